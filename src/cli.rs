@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::model::{OnCap, Span};
 use crate::policy::converge::Until;
+use again_base::model::{OnCap, Span};
 
 /// Run the same puppet command line again, once the current run has ended.
 ///

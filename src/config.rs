@@ -4,15 +4,16 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::cli::{Global, Run};
-use crate::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
-use crate::policy::{cap, shutdown};
+use crate::policy::{cap::window, shutdown};
 use crate::puppet::paths::Paths;
-use crate::sys::file::read_settings;
-use crate::toml::{self, Written};
+use again_base::model::{Bytes, Cap, LogLimits, OnCap, Span, Stuck, Usage};
+use again_base::settings::{Setting, Value, Words, choice, option, parsed, variable};
+use again_base::sys::file::read_settings;
+use again_base::toml::Written;
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again.toml";
@@ -75,25 +76,6 @@ pub struct Settings {
     pub paths: Paths,
 }
 
-/// What can be set.
-trait Setting: Sized {
-    fn of(written: Written) -> Result<Self, String>;
-}
-
-/// The program and its arguments.
-#[derive(Debug)]
-struct Words(Vec<String>);
-
-impl Setting for Words {
-    fn of(written: Written) -> Result<Self, String> {
-        let words = written.list("a list of strings such as [\"puppet\", \"agent\"]")?;
-        if words.is_empty() {
-            return Err("it is empty; name a program, or remove the key".to_owned());
-        }
-        Ok(Words(words))
-    }
-}
-
 /// Yes or no.
 #[derive(Debug)]
 struct Switch(bool);
@@ -112,59 +94,39 @@ impl Setting for Switch {
     }
 }
 
-/// Types of single values, each with the function that reads one.
+/// Types of values, each with the function that reads one.
 macro_rules! values {
     ($($name:ident($type:ty) $read:ident;)*) => {$(
         #[derive(Debug)]
         struct $name($type);
 
-        impl Setting for $name {
-            fn of(written: Written) -> Result<Self, String> {
-                $read(&single(written)?).map($name)
+        impl Value for $name {
+            const WANTED: &'static str = "a whole number, or a string such as \"2m\"";
+
+            fn read(text: &str) -> Result<Self, String> {
+                $read(text).map($name)
             }
         }
     )*};
 }
 
 values! {
-    Duration(Span) duration;
+    Duration(Span) parsed;
     Window(Span) window;
-    Absolute(PathBuf) path;
     Number(u32) number;
     Size(u64) size;
 }
 
-/// Types with a word for each value.
-macro_rules! choices {
-    ($($name:ident)*) => {$(
-        impl Setting for $name {
-            fn of(written: Written) -> Result<Self, String> {
-                choice(&single(written)?)
-            }
-        }
-    )*};
-}
-
-choices! { OnCap Stuck Scope Container }
-
-fn single(written: Written) -> Result<String, String> {
-    written.text("a whole number, or a string such as \"2m\"")
-}
-
-fn duration(text: &str) -> Result<Span, String> {
-    text.parse::<Span>().map_err(|e| e.to_string())
-}
-
-fn window(text: &str) -> Result<Span, String> {
-    cap::window(text)
-}
-
-fn path(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        return Ok(path);
+impl Value for Scope {
+    fn read(text: &str) -> Result<Self, String> {
+        choice(text)
     }
-    Err(format!("'{text}' is not an absolute path"))
+}
+
+impl Value for Container {
+    fn read(text: &str) -> Result<Self, String> {
+        choice(text)
+    }
 }
 
 fn number(text: &str) -> Result<u32, String> {
@@ -186,49 +148,7 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("'{text}' is not a size: a number of bytes, or 500K, 16M, 1G"))
 }
 
-fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
-    T::from_str(text, false).map_err(|_| {
-        let known: Vec<_> = T::value_variants()
-            .iter()
-            .filter_map(ValueEnum::to_possible_value)
-            .map(|value| value.get_name().to_owned())
-            .collect();
-        format!("'{text}' is not one of {}", known.join(", "))
-    })
-}
-
-/// Makes one source of settings, in which every key is optional, from the table below: key and type, the environment
-/// variable, and the default where it depends on nothing.
-macro_rules! layer {
-    ($($key:ident: $type:ty $(, $variable:literal)? $(=> $default:expr)?;)*) => {
-        #[derive(Debug, Default)]
-        struct Layer {
-            $($key: Option<$type>,)*
-        }
-
-        impl Layer {
-            const KEYS: &[&str] = &[$(stringify!($key)),*];
-            const VARIABLES: &[(&str, &str)] = &[$($((stringify!($key), $variable),)?)*];
-
-            fn put(&mut self, key: &str, written: Written) -> Result<(), String> {
-                match key {
-                    $(stringify!($key) => self.$key = Some(Setting::of(written)?),)*
-                    _ => return Err("it is not known".to_owned()),
-                }
-                Ok(())
-            }
-
-            /// These settings, and those of `below` where these have none.
-            fn or(self, below: Self) -> Self {
-                Layer { $($key: self.$key.or(below.$key),)* }
-            }
-
-            $($(fn $key(&mut self) -> $type { self.$key.take().unwrap_or($default) })?)*
-        }
-    };
-}
-
-layer! {
+again_base::layer! {
     jitter: Duration, "AGAIN_JITTER";
     max_jitter: Duration, "AGAIN_MAX_JITTER" => Duration(Span::from_secs(300));
     max_runs: Number, "AGAIN_MAX_RUNS" => Number(10);
@@ -242,48 +162,32 @@ layer! {
     container: Container, "AGAIN_CONTAINER" => Container::Auto;
     hold_before_shutdown: Duration, "AGAIN_HOLD_BEFORE_SHUTDOWN" => Duration(shutdown::WITHIN);
     command: Words;
-    state_dir: Absolute, "AGAIN_STATE_DIR";
-    log_dir: Absolute, "AGAIN_LOG_DIR";
+    state_dir: PathBuf, "AGAIN_STATE_DIR";
+    log_dir: PathBuf, "AGAIN_LOG_DIR";
     keep_logs: Number;
     max_log_size: Size;
     max_logs_size: Size;
-    agent_catalog_run_lockfile: Absolute;
-    agent_disabled_lockfile: Absolute;
-    lastrunfile: Absolute;
-    pidfile: Absolute;
+    agent_catalog_run_lockfile: PathBuf;
+    agent_disabled_lockfile: PathBuf;
+    lastrunfile: PathBuf;
+    pidfile: PathBuf;
 }
 
 /// The keys of the file.
 pub const KEYS: &[&str] = Layer::KEYS;
 
 impl Layer {
-    fn of_flags(global: &Global, run: &Run) -> Result<Self> {
-        let directory = |flag: &str, given: &Option<PathBuf>| {
-            let variable = given.as_ref().map(|given| Written::Variable(given.into()));
-            let path = variable.map(Absolute::of).transpose();
-            path.map_err(|e| anyhow!("the option {flag}: {e}"))
-        };
+    fn of_flags(global: &Global, run: &Run) -> Result<Self, String> {
         Ok(Layer {
             jitter: run.jitter.map(Duration),
             max_runs: run.max_runs.map(Number),
             max_runs_total: run.max_runs_total.map(Number),
             window: run.window.map(Window),
             on_cap: run.on_cap,
-            state_dir: directory("--state-dir", &global.state_dir)?,
-            log_dir: directory("--log-dir", &global.log_dir)?,
+            state_dir: option("--state-dir", &global.state_dir)?,
+            log_dir: option("--log-dir", &global.log_dir)?,
             ..Layer::default()
         })
-    }
-
-    fn of_environment(around: &Surroundings) -> Result<Self> {
-        let mut layer = Layer::default();
-        for (key, name) in Self::VARIABLES {
-            if let Some(value) = around.variable(name) {
-                let put = layer.put(key, Written::Variable(value.clone()));
-                put.map_err(|e| anyhow!("the environment variable {name}: {e}"))?;
-            }
-        }
-        Ok(layer)
     }
 }
 
@@ -301,24 +205,16 @@ pub struct Surroundings {
 impl Surroundings {
     /// Those of this process.
     pub fn of_this_process() -> Self {
-        let uid = crate::sys::user::effective();
+        let uid = again_base::sys::user::effective();
         Surroundings {
             environment: std::env::vars_os().collect(),
             uid,
-            home: crate::sys::user::home(uid),
+            home: again_base::sys::user::home(uid),
         }
     }
 
-    fn variable(&self, name: &str) -> Option<&OsString> {
-        self.environment
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, value)| value)
-            .filter(|value| !value.is_empty())
-    }
-
     fn path(&self, name: &str) -> Option<PathBuf> {
-        self.variable(name).map(PathBuf::from)
+        variable(&self.environment, name).map(PathBuf::from)
     }
 }
 
@@ -328,7 +224,7 @@ impl Surroundings {
 /// A [`Usage`]: which setting is wrong, where, and how.
 pub fn settings(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
     put_together(global, run, around)
-        .map_err(|e| Usage(format!("the settings cannot be used: {e:#}")).into())
+        .map_err(|e| Usage(format!("the settings cannot be used: {e}")).into())
 }
 
 /// The settings of a command that makes no request.
@@ -339,22 +235,22 @@ pub fn of_command(global: &Global) -> Result<Settings> {
     settings(global, &Run::default(), &Surroundings::of_this_process())
 }
 
-fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
+fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings, String> {
     let file = read_file(global, around)?;
     let mut set = Layer::of_flags(global, run)?
-        .or(Layer::of_environment(around)?)
+        .or(Layer::of_environment(&around.environment)?)
         .or(file);
     let is_system = set.state_dir.is_none() && around.uid == 0;
     let state_dir = match set.state_dir.take() {
-        Some(dir) => dir.0,
+        Some(dir) => dir,
         None => default_state_dir(around),
     };
     let log_dir = match set.log_dir.take() {
-        Some(dir) => dir.0,
+        Some(dir) => dir,
         None if is_system => PathBuf::from("/var/log/again"),
         None => state_dir.join("log"),
     };
-    let bytes = |path: &Option<Absolute>| path.as_ref().map(|path| path.0.as_path().into());
+    let bytes = |path: &Option<PathBuf>| path.as_deref().map(Bytes::from);
     let max_runs = set.max_runs().0;
     let total = set.max_runs_total.take();
     let known = LogLimits::default();
@@ -431,14 +327,14 @@ fn default_state_dir(around: &Surroundings) -> PathBuf {
     }
 }
 
-fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
+fn read_file(global: &Global, around: &Surroundings) -> Result<Layer, String> {
     let named = global
         .config
         .clone()
         .or_else(|| around.path("AGAIN_CONFIG"));
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     match read_settings(&path) {
-        Ok(text) => parse_file(&text).map_err(|e| anyhow!("{}: {e}", path.display())),
+        Ok(text) => Layer::of_file(&text).map_err(|e| format!("{}: {e}", path.display())),
         // Root's alone where it holds a secret command, which is not for others either.
         Err(e)
             if named.is_none()
@@ -447,7 +343,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
             tracing::debug!("the settings {} are not read: {e}", path.display());
             Ok(Layer::default())
         }
-        Err(e) => Err(e).with_context(|| format!("cannot read the settings {}", path.display())),
+        Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
     }
 }
 
@@ -456,14 +352,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer> {
 /// # Errors
 /// A sentence that names line and key.
 pub fn check(text: &str) -> Result<(), String> {
-    parse_file(text).map(|_| ())
-}
-
-fn parse_file(text: &str) -> Result<Layer, String> {
-    let mut layer = Layer::default();
-    let mut put = |key: &str, written| layer.put(key, written);
-    toml::read(text, Layer::KEYS, &mut put)?;
-    Ok(layer)
+    Layer::of_file(text).map(|_| ())
 }
 
 #[cfg(test)]
@@ -639,7 +528,7 @@ mod tests {
     proptest! {
         #[test]
         fn total(text in "\\PC{0,60}") {
-            let _ = parse_file(&text);
+            let _ = Layer::of_file(&text);
         }
     }
 }

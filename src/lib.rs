@@ -5,7 +5,7 @@
 //! A request ([`request`]) is made from inside a puppet run, which waits for it. It
 //! *observes* the run above it ([`request::observe`]), *judges* whether there is to
 //! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
-//! waiter in a session of its own ([`sys::spawn`]), prints one line, and exits.
+//! waiter in a session of its own ([`again_base::sys::spawn`]), prints one line, and exits.
 //!
 //! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
 //! one step, takes it, and looks again, until it becomes the rerun by exec or has
@@ -24,31 +24,29 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod converge;
-pub mod layout;
-pub mod model;
 pub mod outcome;
 pub mod policy;
 pub mod puppet;
 pub mod request;
 pub mod state;
 pub mod sys;
-pub mod toml;
 pub mod waiter;
 
 use std::ffi::OsString;
 
+use again_base::layout::{self, complain};
+use again_base::model::{Exit, Usage};
+use again_base::sys::attributes::{self, SignalState};
+use again_base::sys::{clock, log, process, start};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
-use layout::complain;
-use model::{Exit, Usage};
-use sys::attributes::SignalState;
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.
 pub fn main(arguments: Vec<OsString>) -> i32 {
-    sys::start::fill_standard_descriptors();
-    if sys::start::is_raised() {
+    start::fill_standard_descriptors();
+    if start::is_raised() {
         complain(
             "again: error: this program has more privilege than its caller, whose environment it would obey (set-user-ID, set-group-ID or file capabilities); remove them",
         );
@@ -64,7 +62,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         SignalState::of_this_process()
     };
     // A write that cannot be done is an error to handle, not a reason to die.
-    sys::attributes::let_writes_fail();
+    attributes::let_writes_fail();
     if is_observer {
         return waiter::observer::main(&arguments);
     }
@@ -81,7 +79,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         Ok(cli) => cli,
         Err(status) => return status,
     };
-    let begun = sys::log::of_command(cli.global.verbose).and_then(|()| Ok(sys::clock::locate()?));
+    let begun = log::of_command(cli.global.verbose).and_then(|()| Ok(clock::locate()?));
     let begun = begun.and_then(|()| sees_processes());
     match begun.and_then(|()| dispatch(cli, signals)) {
         Ok(status) => status,
@@ -118,12 +116,8 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     Ok(cli)
 }
 
-/// Where the help is.
-const SEE: &str = "; see 'again --help'";
-
-/// What is wrong with the words, in one line, since an Exec logs it; the rest is in the help.
+/// What is wrong with the words, in one line. Nobody but this program takes a word that is no command for an argument of `run`.
 fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
-    let text = error.to_string();
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && !word.starts_with('-')
@@ -132,17 +126,10 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
         let what = format!("there is no command '{word}'");
         return match cli::meant(word) {
             Some(meant) => format!("{what}; did you mean '{meant}'?"),
-            None => format!("{what}{SEE}"),
+            None => format!("{what}; see 'again --help'"),
         };
     }
-    let lines = text.lines().map(str::trim);
-    let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-    let what = what.join(" ");
-    let tip = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("tip: "));
-    let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
-    format!("{}{tip}{SEE}", what.trim_start_matches("error: "))
+    layout::misread(error, "again")
 }
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
@@ -177,7 +164,7 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
 
 /// Whether /proc is there. Without it a living process would pass for a dead one.
 fn sees_processes() -> anyhow::Result<()> {
-    match sys::process::own_identity() {
+    match process::own_identity() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => anyhow::bail!(
             "no process can be seen, since /proc is not mounted; mount it: mount -t proc proc /proc"
         ),

@@ -18,6 +18,6 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 #[unsafe(no_mangle)]
 pub extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: argc and argv come unchanged from the C runtime.
-    let arguments = unsafe { again::sys::start::arguments(argc, argv) };
+    let arguments = unsafe { again_base::sys::start::arguments(argc, argv) };
     again::main(arguments)
 }

@@ -6,7 +6,6 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Result;
 
-use crate::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
 use crate::puppet::summary::Summary;
 use crate::state::change::{About, Change};
 use crate::state::history::What;
@@ -15,7 +14,8 @@ use crate::state::record::{Ended, Record, Running};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::state::upkeep::Upkeep;
-use crate::sys::file::read_regular;
+use again_base::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
+use again_base::sys::file::read_regular;
 
 /// Reruns that were taken out of a record.
 #[derive(Debug)]

@@ -18,14 +18,12 @@ use again_fleet::wire::outcome::Outcome;
 use again_rig::{now, wait_until};
 use anyhow::{Context, Result, ensure};
 
-use crate::fleet::{self, Scene, program};
 use crate::numbers::{Samples, Table, many, short, verdict};
 use crate::plots::{plot, write};
+use crate::scene::{self, SLOTS, Scene, program};
 use crate::waiter::{Ended, needs};
 
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How many may have a slot.
-pub const SLOTS: usize = 8;
 /// How many of a rolling run may run at a time.
 const AT_ONCE: usize = 5;
 /// How long each has a slot, or runs.
@@ -56,12 +54,12 @@ struct Point {
 
 /// How many services there are when the engine is looked at.
 fn steps() -> [usize; 3] {
-    let all = fleet::crowd();
+    let all = scene::crowd();
     [all / 10, 3 * all / 10, all]
 }
 
 pub fn play(scene: &mut Scene, table: &mut Table) -> Result<()> {
-    let count = fleet::crowd();
+    let count = scene::crowd();
     let mut crowd = Crowd::new(scene)?;
     let (mut started, mut points) = (0.0, Vec::new());
     for step in steps() {
@@ -143,7 +141,7 @@ impl<'s> Crowd<'s> {
     fn new(scene: &'s mut Scene) -> Result<Crowd<'s>> {
         let pems = fs::read_to_string(scene.at("crowd.pem"))?;
         let pems = pems.split_inclusive("-----END CERTIFICATE-----\n");
-        let pems = pems.take(fleet::crowd()).enumerate();
+        let pems = pems.take(scene::crowd()).enumerate();
         let (tell, taken) = channel();
         let mut names = Vec::new();
         for (n, pem) in pems {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -17,29 +16,22 @@ use again_fleet::identity::authority::Revocation;
 use again_fleet::identity::own::Own;
 use again_fleet::wire::envelope::{Draft, seal};
 use again_fleet::wire::inventory::Inventory;
-use again_rig::{binary_under_test, now, wait_until};
-use anyhow::{Context, Result, ensure};
+use again_rig::{now, wait_until};
+use anyhow::{Result, ensure};
 
 use crate::chain::charges;
 use crate::crowd;
 use crate::numbers::{Samples, Table, many, quick, short, verdict};
 use crate::peers::{Loop, thousand};
 use crate::runs;
-use crate::start::{as_exec_does, words};
-use crate::waiter::{Ended, needs};
+use crate::scene::{PATIENCE, Scene, crowd, texts};
+use crate::start::as_exec_does;
+use crate::waiter::needs;
 
 /// The room's name with the scene's directory in the environment.
 const ON_STAGE: &str = "AGAIN_BENCH_FLEET";
-/// As a command: `again-bench stamp FILE` leaves the time in a file.
-pub const STAMP: &str = "stamp";
-pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody has this name: what is for it starts nothing.
 const NOBODY: &str = "db1.test";
-
-/// How many other nodes there are.
-pub fn crowd() -> usize {
-    many(1000, 100)
-}
 
 /// Leaves the time there, whole or not at all, and a line in a file of all times; stays while it is held.
 pub fn stamp(path: &str) -> Result<()> {
@@ -55,21 +47,6 @@ pub fn stamp(path: &str) -> Result<()> {
         sleep(Duration::from_millis(20));
     }
     Ok(())
-}
-
-/// The program that is measured.
-pub fn program() -> String {
-    let path = std::env::var("AGAIN_FLEET_BIN").unwrap_or_else(|_| "dist/again-fleet".to_owned());
-    let path = fs::canonicalize(&path).unwrap_or_else(|_| path.into());
-    path.display().to_string()
-}
-
-/// A directory with a CA, an etcd and two nodes.
-pub struct Scene {
-    dir: PathBuf,
-    port: u16,
-    /// etcd, and for each node root's side and the service.
-    cast: Vec<Ended>,
 }
 
 pub fn measure(room: &str, table: &mut Table) -> Result<()> {
@@ -104,170 +81,6 @@ pub fn measure(room: &str, table: &mut Table) -> Result<()> {
         .status()?;
     ensure!(played.success(), "the scene failed");
     Ok(())
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-impl Scene {
-    fn new(dir: PathBuf) -> Result<Scene> {
-        let port = free_port()?;
-        let mut scene = Scene {
-            dir,
-            port,
-            cast: Vec::new(),
-        };
-        scene.etcd()?;
-        for name in ["web1.test", "lb1.test"] {
-            scene.node(name)?;
-        }
-        Ok(scene)
-    }
-
-    pub fn at(&self, name: &str) -> String {
-        self.dir.join(name).display().to_string()
-    }
-
-    /// Something of a node's: its `toml`, `log`, `run` directory.
-    pub fn path(&self, name: &str, what: &str) -> PathBuf {
-        self.dir.join(format!("{name}.{what}"))
-    }
-
-    /// The resident memory of the engine, in kB.
-    pub fn engine_memory(&self) -> Result<u64> {
-        Ok(needs(self.cast[0].0.id())?.resident)
-    }
-
-    /// How long the engine has kept a processor busy, in seconds: utime and stime of proc_pid_stat(5), in hundredths.
-    pub fn engine_busy(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.cast[0].0.id()))?;
-        let (_, fields) = stat.rsplit_once(')').context("stat")?;
-        let both = fields.split_whitespace().skip(11).take(2);
-        let ticks: f64 = both.filter_map(|field| field.parse::<f64>().ok()).sum();
-        Ok(ticks / 100.0)
-    }
-
-    /// Kills the engine, and begins it again with what it has on disk.
-    pub fn engine_anew(&mut self) -> Result<()> {
-        drop(self.cast.remove(0));
-        self.etcd()?;
-        let engine = self.cast.pop().context("an engine")?;
-        self.cast.insert(0, engine);
-        Ok(())
-    }
-
-    fn begin(&mut self, command: &mut Command, log: &str) -> Result<()> {
-        let log = fs::File::create(self.dir.join(log))?;
-        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?);
-        let child = child.stderr(log).spawn();
-        let child = child.with_context(|| format!("{command:?}"))?;
-        self.cast.push(Ended(child));
-        Ok(())
-    }
-
-    fn etcd(&mut self) -> Result<()> {
-        let port = self.port;
-        let peers = format!("http://127.0.0.1:{}", free_port()?);
-        let mut command = Command::new("etcd");
-        command
-            .args(["--data-dir", &self.at("etcd"), "--client-cert-auth"])
-            .args(["--listen-client-urls", &format!("https://127.0.0.1:{port}")])
-            .args(["--advertise-client-urls", &self.address()])
-            .args(["--listen-peer-urls", &peers])
-            .args(["--initial-advertise-peer-urls", &peers])
-            .args(["--initial-cluster", &format!("default={peers}")])
-            .args(["--cert-file", &self.at("server.test.pem")])
-            .args(["--key-file", &self.at("server.test.key")])
-            .args(["--trusted-ca-file", &self.at("ca.pem")])
-            .args(["--client-crl-file", &self.at("crl.pem")]);
-        self.begin(&mut command, "etcd.log")?;
-        wait_until("etcd", PATIENCE, || {
-            TcpStream::connect(("127.0.0.1", port)).is_ok()
-        });
-        Ok(())
-    }
-
-    fn address(&self) -> String {
-        format!("https://localhost:{}", self.port)
-    }
-
-    /// Writes the settings of a node, and makes its directory for sockets. What it runs is a stamp.
-    pub fn settings(&self, name: &str, key: &str) -> Result<String> {
-        let (bench, stamp) = (std::env::current_exe()?, self.at("stamp"));
-        let files = [
-            ("cert", self.at(&format!("{name}.pem"))),
-            ("key", self.at(key)),
-            ("ca", self.at("ca.pem")),
-            ("crl", self.at("crl.pem")),
-            ("helper", binary_under_test().display().to_string()),
-            ("run_dir", self.at(&format!("{name}.run"))),
-            ("state_dir", self.at(&format!("{name}.state"))),
-            ("spool_dir", self.at(&format!("{name}.spool"))),
-        ];
-        let mut text = format!(
-            "engine = 'etcd'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test']\n\
-             spread = 0\nslots_group = 'bench'\nslots_limit = {}\nrun_cmd = [{bench:?}, '{STAMP}', {stamp:?}]\n",
-            self.port,
-            crowd::SLOTS
-        );
-        for (key, path) in files {
-            text += &format!("{key} = {path:?}\n");
-        }
-        let settings = self.at(&format!("{name}.toml"));
-        fs::write(&settings, text)?;
-        fs::create_dir(self.path(name, "run"))?;
-        Ok(settings)
-    }
-
-    /// The two processes of a node.
-    fn node(&mut self, name: &str) -> Result<()> {
-        let settings = self.settings(name, &format!("{name}.key"))?;
-        let run = self.path(name, "run");
-        let mut take = Command::new("systemd-socket-activate");
-        take.arg("--listen")
-            .arg(run.join("take"))
-            .arg(format!("--setenv=AGAIN_FLEET_CONFIG={settings}"))
-            .arg(format!(
-                "--setenv=AGAIN_CONFIG={}",
-                std::env::var("AGAIN_CONFIG")?
-            ))
-            .args([&program(), "take", "--idle", "1h"]);
-        self.begin(&mut take, &format!("{name}.take.log"))?;
-        let mut serve = Command::new(program());
-        serve.args(["--config", &settings, "serve"]);
-        self.begin(&mut serve, &format!("{name}.log"))?;
-        wait_until(name, PATIENCE, || {
-            let log = fs::read_to_string(self.path(name, "log"));
-            log.is_ok_and(|log| log.contains("is reached"))
-        });
-        Ok(())
-    }
-
-    /// To fire from web1.
-    pub fn trigger(&self, target: &str) -> Vec<CString> {
-        self.ours(&["trigger", "--to", target])
-    }
-
-    /// A command of web1's.
-    fn ours(&self, more: &[&str]) -> Vec<CString> {
-        let settings = self.at("web1.test.toml");
-        words(&[&[&program(), "--config", &settings], more].concat())
-    }
-
-    /// The engine's own client.
-    pub fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
-        let (address, ca) = (self.address(), self.at("ca.pem"));
-        let (cert, key) = (self.at("web2.test.pem"), self.at("web2.test.key"));
-        let client = ["/usr/bin/etcdctl", "--endpoints", &address];
-        let files = ["--cacert", &ca, "--cert", &cert, "--key", &key];
-        words(&[&client, &files[..], more].concat())
-    }
-
-    /// `etcdctl put` of as many bytes as a trigger has.
-    fn put(&self) -> Vec<CString> {
-        self.etcdctl(&["put", "again/v1/test/bench", &"x".repeat(2048)])
-    }
 }
 
 /// On the stage: measures, and prints the rows.
@@ -310,12 +123,6 @@ fn idle(scene: &Scene, table: &mut Table) -> Result<()> {
         &verdict("≤ 5", minute <= 5.0),
     );
     Ok(())
-}
-
-/// The words of a program.
-pub fn texts(words: &[CString]) -> Vec<String> {
-    let text = |word: &CString| word.to_string_lossy().into_owned();
-    words.iter().map(text).collect()
 }
 
 fn charge(scene: &Scene, table: &mut Table) -> Result<()> {

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::path::Path;
 
-use again::model::{Boottime, Cap, Moment, Span, Walltime};
 use again::policy::cap::usage;
-use again::policy::delay;
+use again_base::delay;
+use again_base::model::{Boottime, Cap, Moment, Span, Walltime};
 use again_rig::now;
 use anyhow::{Context, Result, ensure};
 use rand::rngs::StdRng;

@@ -19,6 +19,7 @@ mod plots;
 mod quiet;
 mod runs;
 mod scale;
+mod scene;
 mod size;
 mod start;
 mod waiter;
@@ -33,7 +34,7 @@ fn main() -> Result<()> {
         return cost::within(again, times.parse()?, peer);
     }
     if let [stamp, path] = &rooms[..]
-        && stamp == fleet::STAMP
+        && stamp == scene::STAMP
     {
         return fleet::stamp(path);
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use again_rig::wait_until;
 use anyhow::{Context, Result, ensure};
 
-use crate::fleet::{PATIENCE, STAMP, Scene, texts};
 use crate::numbers::{Table, many, verdict};
+use crate::scene::{PATIENCE, STAMP, Scene, texts};
 use crate::start::as_exec_does;
 
 /// What it watches.

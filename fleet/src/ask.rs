@@ -19,7 +19,7 @@
 
 use std::collections::BTreeSet;
 
-use again::model::Identity;
+use again_base::model::Identity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -570,7 +570,7 @@ fn bounded(length: usize, most: usize) -> Result<(), Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use again::model::{Span, Walltime};
+    use again_base::model::{Span, Walltime};
     use proptest::prelude::*;
 
     use crate::policy::lineage::TooFar;

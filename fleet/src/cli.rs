@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use again::model::Span;
+use again_base::model::Span;
 use clap::{Args, Parser, Subcommand};
 
 use crate::policy::select::{Condition, Selection};
@@ -356,22 +356,6 @@ pub struct Take {
     pub idle: Span,
 }
 
-/// What is wrong with the words, in one line, since Puppet logs it; the rest is in the help.
-pub fn in_a_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let lines = text.lines().map(str::trim);
-    let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
-    let what = what.join(" ");
-    let mut tips = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("tip: "));
-    let tip = tips
-        .next()
-        .map_or_else(String::new, |tip| format!("; {tip}"));
-    let what = what.trim_start_matches("error: ");
-    format!("{what}{tip}; see 'again-fleet --help'")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,7 +380,7 @@ mod tests {
         ] {
             let words = [&["again-fleet"], words].concat();
             let error = Cli::try_parse_from(&words).expect_err("wrong");
-            let line = in_a_line(&error);
+            let line = again_base::layout::misread(&error, "again-fleet");
             assert!(!line.contains('\n'), "{line}");
             assert!(line.ends_with("; see 'again-fleet --help'"), "{line}");
             for part in parts {

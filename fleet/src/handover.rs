@@ -8,14 +8,13 @@
 //! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
 //! read. Nothing in a question can name a program, a file or an option.
 
+pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::{Malformed, met};
 
-/// How many values are handed over together: what root's side passes on of them fits into one argument of a program.
-pub const MOST_TOGETHER: usize = 32;
 /// All values of a question, in bytes.
 pub const MOST_BYTES: usize = 2 << 20;
 /// How long the answer to a question may be, in bytes.

@@ -12,8 +12,6 @@ pub mod engine;
 pub mod handover;
 /// Who signed what.
 pub mod identity;
-/// What the helper is told of triggers.
-pub mod origin;
 /// What must not be lost.
 pub mod outbox;
 /// What a node decides.
@@ -40,8 +38,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use again::layout::complain;
-use again::sys::{log, start};
+use again_base::layout::{complain, misread};
+use again_base::sys::{log, start};
 use clap::Parser;
 use clap::error::ErrorKind;
 
@@ -63,7 +61,10 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(e) => {
             // clap reports a missing command as an error whose text is the help.
             if e.use_stderr() && e.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-                complain(&format!("again-fleet: error: {}", cli::in_a_line(&e)));
+                complain(&format!(
+                    "again-fleet: error: {}",
+                    misread(&e, "again-fleet")
+                ));
             } else {
                 let _ = e.print();
             }

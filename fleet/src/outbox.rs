@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use again::sys::file::sync;
+use again_base::sys::file::sync;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 /// Format and version.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use again::puppet::conf::Conf;
-use again::puppet::options::Application;
-use again::sys::file::{LARGEST_SETTINGS, read_named};
+use again_base::puppet::conf::Conf;
+use again_base::puppet::options::Application;
+use again_base::sys::file::{LARGEST_SETTINGS, read_named};
 
 use crate::wire::name::Node;
 

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::thread::{self, Builder};
 use std::time::{Duration, SystemTime};
 
-use again::sys::clock::system_time;
+use again_base::sys::clock::system_time;
 use ring::digest::{SHA256, digest};
 
 use crate::engine::Value;

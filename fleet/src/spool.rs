@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 use rustix::fs::OFlags;
 
 use crate::policy::lineage::merged;
@@ -312,7 +312,7 @@ mod tests {
         );
         drop(goes_on);
         spool.mark(&runs).expect("marked");
-        let now = again::sys::clock::walltime();
+        let now = again_base::sys::clock::walltime();
         spool.clear(now + Span::from_secs(3500)).expect("cleared");
         assert_eq!(names(&spool).len(), 2);
         spool.clear(now + Span::from_secs(3700)).expect("cleared");
@@ -375,7 +375,7 @@ mod tests {
         fs::create_dir(dir.path().join(format!("7-{}@told", Id::from_bits(7)))).expect("made");
         drop(run(&spool, 8, &[]));
         spool.mark(&[Id::from_bits(8)]).expect("marked");
-        let now = again::sys::clock::walltime() + Span::from_secs(3700);
+        let now = again_base::sys::clock::walltime() + Span::from_secs(3700);
         let error = spool.clear(now).expect_err("a directory").to_string();
         assert!(error.starts_with("7-"), "{error}");
         assert_eq!(names(&spool).len(), 1);

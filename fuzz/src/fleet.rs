@@ -1,9 +1,9 @@
 use std::time::SystemTime;
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
+use again_base::schema::origin::Word;
 use again_fleet::identity::authority::{Authority, Revocation};
 use again_fleet::identity::{Signer, Untrusted, certificate};
-use again_fleet::origin::Word;
 use again_fleet::policy::accept::Accept;
 use again_fleet::policy::books::{Books, Record};
 use again_fleet::policy::judge::{Rules, Signed, Verdict, admit, judge};

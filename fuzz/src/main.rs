@@ -7,15 +7,11 @@ mod fleet;
 
 use std::path::{Path, PathBuf};
 
-use again::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Taken, Walltime, Word};
 use again::policy::cap;
 use again::policy::converge::{Ask, Drive, Until};
 use again::policy::hurry::{hurry, release};
-use again::policy::{delay, resume};
+use again::policy::resume;
 use again::puppet::ancestry::{Seen, find_run};
-use again::puppet::cmdline::{Invocation, parse};
-use again::puppet::conf::Conf;
-use again::puppet::options::Application;
 use again::puppet::paths::{self, Layout, Paths, Setup};
 use again::puppet::rerun::{is_daemon, rewrite};
 use again::puppet::summary::Summary;
@@ -27,10 +23,16 @@ use again::state::order::{decode, encode};
 use again::state::record::Record;
 use again::state::reruns::Rerun;
 use again::state::store::{Disabled, parse_record};
-use again::sys::attributes::parse_limits;
-use again::sys::localtime;
-use again::sys::process::{parse_stat, parse_status, split_block};
 use again::sys::unit::is_a_units_cgroup;
+use again_base::delay;
+use again_base::model::{Boottime, Identity, Moment, Outcome, Refusal, Span, Walltime};
+use again_base::puppet::cmdline::{Invocation, parse};
+use again_base::puppet::conf::Conf;
+use again_base::puppet::options::Application;
+use again_base::schema::origin::{Taken, Word};
+use again_base::sys::attributes::parse_limits;
+use again_base::sys::localtime;
+use again_base::sys::process::{parse_stat, parse_status, split_block};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -211,7 +213,7 @@ fn word(text: &[u8]) {
     let Ok(Ok(word)) = std::str::from_utf8(text).map(Word::parse) else {
         return;
     };
-    let mut lineage = word.lineage(word.triggers().to_vec());
+    let mut lineage = word.lineage(word.triggers.to_vec());
     let once = lineage.clone();
     lineage.join(once.clone());
     assert_eq!(lineage, once);

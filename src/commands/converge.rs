@@ -5,12 +5,12 @@ use anyhow::{Context, Result};
 use crate::cli::{Converge, Global, Run};
 use crate::config::{self, Surroundings};
 use crate::converge::{self, Command};
-use crate::model::{Usage, target_id};
-use crate::puppet::cmdline::without_occasion;
 use crate::puppet::command::{Command as Line, Place};
 use crate::puppet::paths::Paths;
-use crate::sys::attributes::SignalState;
-use crate::sys::spawn::Image;
+use again_base::model::{Usage, target_id};
+use again_base::puppet::cmdline::without_occasion;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::spawn::Image;
 
 /// Drives the command to the end. The exit status of this process.
 ///

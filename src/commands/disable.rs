@@ -5,13 +5,13 @@ use anyhow::Result;
 use super::targets;
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::{plural, say_clean};
-use crate::model::{Exit, Walltime};
 use crate::state::change::About;
 use crate::state::record::Record;
 use crate::state::store::{Disabled, Store};
-use crate::sys::process::is_alive;
-use crate::sys::{clock, localtime};
+use again_base::layout::{plural, say_clean};
+use again_base::model::{Exit, Walltime};
+use again_base::sys::process::is_alive;
+use again_base::sys::{clock, localtime};
 
 /// Disables.
 ///

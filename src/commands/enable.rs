@@ -5,12 +5,12 @@ use anyhow::Result;
 use super::{disable, targets};
 use crate::cli::Global;
 use crate::config;
-use crate::layout::{plural, say_clean};
-use crate::model::Exit;
 use crate::state::change::About;
 use crate::state::record::Record;
 use crate::state::store::Store;
-use crate::sys::clock::moment;
+use again_base::layout::{plural, say_clean};
+use again_base::model::Exit;
+use again_base::sys::clock::moment;
 
 /// Enables. The waiters of held timers see the file go.
 ///

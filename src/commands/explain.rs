@@ -1,8 +1,6 @@
 //! `again explain`: what would be run again and why, or why not. Changes nothing.
 
 use crate::cli::{Explain, Global};
-use crate::layout::{megabytes, quoted, say_clean};
-use crate::model::{Bytes, Exit, Identity, Kind, Process, Span};
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::puppet::ancestry::Seen;
 use crate::puppet::live;
@@ -16,10 +14,13 @@ use crate::request::place::{self, Place};
 use crate::state::order::Order;
 use crate::state::record::Record;
 use crate::state::store::Store;
-use crate::sys::attributes::SignalState;
-use crate::sys::clock::{boottime, moment};
-use crate::sys::process::{self, is_alive, split_block};
-use crate::sys::{shutdown, tree, user};
+use crate::sys::{shutdown, tree};
+use again_base::layout::{megabytes, quoted, say_clean};
+use again_base::model::{Bytes, Exit, Identity, Kind, Process, Span};
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::{boottime, moment};
+use again_base::sys::process::{self, is_alive, split_block};
+use again_base::sys::user;
 use anyhow::{Result, bail};
 
 /// Observes and judges as a request does, and shows the result.

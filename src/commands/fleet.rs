@@ -11,13 +11,13 @@ use nix::errno::Errno;
 use nix::unistd::execv;
 
 use crate::cli::Fleet;
-use crate::layout::complain;
-use crate::model::{Exit, Span, Walltime};
-use crate::policy::delay;
-use crate::sys::attributes::{SignalState, set_signals};
-use crate::sys::file::{read_regular, read_settings};
-use crate::sys::spawn::own_program;
-use crate::toml;
+use again_base::delay;
+use again_base::layout::complain;
+use again_base::model::{Exit, Span, Walltime};
+use again_base::sys::attributes::{SignalState, set_signals};
+use again_base::sys::file::{read_regular, read_settings};
+use again_base::sys::spawn::own_program;
+use again_base::toml;
 
 /// Where it is, unless it is beside this program: where the class puts it, and where its package does.
 const PLACES: [&str; 2] = ["/usr/local/bin", "/usr/bin"];

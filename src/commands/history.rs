@@ -6,21 +6,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::report::origin_json;
 use super::status::command_text;
 use super::targets::place;
 
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::{Look, Tone, complain, plural, say};
-use crate::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
 use crate::outcome::read_settled;
 use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::localtime::{self, utc};
+use again_base::layout::{Look, Tone, complain, plural, say};
+use again_base::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
+use again_base::schema::history::Event;
+use again_base::sys::clock::moment;
+use again_base::sys::localtime::{self, utc};
 
 /// The version of the JSON's schema.
 const SCHEMA: u32 = 1;
@@ -67,7 +67,7 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     }
     if args.json {
         for entry in &chosen {
-            say(&event(entry, &targets).to_string())?;
+            say(&json!(event(entry, &targets)).to_string())?;
         }
         if unreadable.lines > 0 {
             let mut line = json!({ "schema": SCHEMA, "unreadable": unreadable.lines });
@@ -97,13 +97,13 @@ pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
 }
 
 #[rustfmt::skip]
-fn event(entry: &Entry, targets: &Targets) -> Value {
-    json!({
-        "schema": SCHEMA, "at": utc(entry.at.wall), "what": entry.what, "target": entry.target,
-        "kind": targets.get(&entry.target).map(|target| target.kind), "timer": entry.timer, "request": entry.token,
-        "chain": entry.chain, "run": entry.run, "outcome": entry.outcome, "reason": entry.text(),
-        "noticed": entry.noticed, "chain_began_at": entry.began.map(utc), "origin": origin_json(&entry.lineage),
-    })
+fn event(entry: &Entry, targets: &Targets) -> Event {
+    Event {
+        schema: SCHEMA, at: utc(entry.at.wall), what: entry.what, target: entry.target.clone(),
+        kind: targets.get(&entry.target).map(|target| target.kind), timer: entry.timer.clone(), request: entry.token.clone(),
+        chain: entry.chain.clone(), run: entry.run, outcome: entry.outcome, reason: entry.text(),
+        noticed: entry.noticed, chain_began_at: entry.began.map(utc), origin: entry.lineage.shown(),
+    }
 }
 
 /// The story that an entry belongs to: its chain, or its target if the whole target was
@@ -268,7 +268,7 @@ fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Place};
+    use again_base::model::{Boottime, Place};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {

@@ -9,15 +9,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::targets;
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::complain;
-use crate::model::{Exit, Kind};
 use crate::state::logs::{LOG_SUFFIX, is_log_name};
 use crate::state::record::Running;
 use crate::state::store::Store;
-use crate::sys::attributes::SignalState;
-use crate::sys::clock::moment;
-use crate::sys::pidfd;
-use crate::sys::viewer::{Growth, News, Viewer, end_by};
+use again_base::layout::complain;
+use again_base::model::{Exit, Kind};
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::moment;
+use again_base::sys::pidfd;
+use again_base::sys::viewer::{Growth, News, Viewer, end_by};
 
 /// A file with the output of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,12 +11,12 @@ use super::report::{Report, Target};
 use super::targets::place;
 use crate::cli::Global;
 use crate::config;
-use crate::layout::say;
-use crate::model::{Exit, Moment, Outcome, Span, TimerState, Walltime};
 use crate::state::history::{self, Tally};
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::user;
+use again_base::layout::say;
+use again_base::model::{Exit, Moment, Outcome, Span, TimerState, Walltime};
+use again_base::sys::clock::moment;
+use again_base::sys::user;
 
 /// Writes the metrics.
 ///

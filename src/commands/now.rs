@@ -6,7 +6,6 @@ use super::resume;
 use super::targets::{Account, by_whom, quoted, wake};
 use crate::cli::{Global, Names};
 use crate::config;
-use crate::model::{Exit, Moment};
 use crate::policy::cap;
 use crate::policy::hurry::{Hurry, hurry};
 use crate::policy::shutdown::Announced;
@@ -16,9 +15,11 @@ use crate::state::history::What;
 use crate::state::record::{Record, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::process::is_alive;
-use crate::sys::{pidfd, shutdown, sleep};
+use crate::sys::{shutdown, sleep};
+use again_base::model::{Exit, Moment};
+use again_base::sys::clock::moment;
+use again_base::sys::pidfd;
+use again_base::sys::process::is_alive;
 
 /// Brings the named timers forward, or all.
 ///

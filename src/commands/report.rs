@@ -11,10 +11,6 @@ use serde_json::{Value, json};
 
 use super::fleet;
 use crate::config::Settings;
-use crate::model::{
-    Activity, Bytes, Cap, DriverState, Identity, Kind, Lineage, Moment, Obstacle, Provenance, Span,
-    TimerState, Use, Walltime,
-};
 use crate::outcome::read_settled;
 use crate::policy::cap;
 use crate::puppet::live;
@@ -23,10 +19,16 @@ use crate::state::order::{CommandLine, Order, decode};
 use crate::state::record::{Missed, Record, Running, Timer};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
-use crate::sys::flock::{Holder, Locks};
-use crate::sys::localtime::utc;
-use crate::sys::process::is_alive;
-use crate::sys::{tree, user};
+use crate::sys::tree;
+use again_base::model::{
+    Activity, Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Provenance, Span,
+    TimerState, Use, Walltime,
+};
+use again_base::schema::status::{self, Status, ThisRun};
+use again_base::sys::flock::{Holder, Locks};
+use again_base::sys::localtime::utc;
+use again_base::sys::process::is_alive;
+use again_base::sys::user;
 
 /// Everything that is shown.
 pub struct Report {
@@ -155,18 +157,18 @@ impl Report {
 
     /// All of it in JSON, with the run above the caller.
     #[rustfmt::skip]
-    pub fn json(&self, this_run: Option<Value>) -> Value {
+    pub fn json(&self, this_run: Option<ThisRun>) -> Value {
         let now = &self.now;
-        json!({
-            "schema": 1, "version": env!("CARGO_PKG_VERSION"), "now": utc(now.wall), "state_dir": self.state_dir,
-            "disabled": self.disabled.as_ref().map(|disabled| json!({
-                "reason": disabled.reason, "since": utc(Walltime::from_millis(disabled.since)),
-            })),
-            "this_run": this_run,
-            "drivers": self.drivers.iter().map(|driver| driver_json(driver, now)).collect::<Vec<_>>(),
-            "targets": self.targets.iter().map(|target| target.json(now)).collect::<Vec<_>>(),
-            "unreadable": self.unreadable,
-            "slots_ended": self.slots_ended,
+        json!(Status {
+            schema: 1, version: env!("CARGO_PKG_VERSION").to_owned(), now: utc(now.wall), state_dir: self.state_dir.clone(),
+            disabled: self.disabled.as_ref().map(|disabled| status::Disabled {
+                reason: disabled.reason.clone(), since: utc(Walltime::from_millis(disabled.since)),
+            }),
+            this_run,
+            drivers: self.drivers.iter().map(|driver| shown_driver(driver, now)).collect(),
+            targets: self.targets.iter().map(|target| target.shown(now)).collect(),
+            unreadable: self.unreadable.clone(),
+            slots_ended: self.slots_ended,
         })
     }
 }
@@ -271,35 +273,35 @@ impl Target {
     }
 
     #[rustfmt::skip]
-    fn json(&self, now: &Moment) -> Value {
+    fn shown(&self, now: &Moment) -> status::Target {
         let record = &self.record;
-        json!({
-            "id": record.id, "kind": record.kind, "user": user::name(record.uid), "command": self.command(),
-            "directory": self.command.as_ref().map(|line| line.directory.lossy()),
-            "locked_by": self.locked.as_ref().map(|holder| holder_json(holder, now)),
-            "cap": {
-                "used": self.usage.used, "max_runs": self.cap.max_runs, "window_seconds": self.cap.window.secs(),
-                "frees_at": self.usage.is_reached().then(|| utc(now.wall + self.usage.frees_in)),
+        status::Target {
+            id: record.id.clone(), kind: Some(record.kind), user: user::name(record.uid), command: self.command(),
+            directory: self.command.as_ref().map(|line| line.directory.lossy()),
+            locked_by: self.locked.as_ref().map(|holder| shown_holder(holder, now)),
+            cap: status::Cap {
+                used: self.usage.used, max_runs: self.cap.max_runs, window_seconds: self.cap.window.secs(),
+                frees_at: self.usage.is_reached().then(|| utc(now.wall + self.usage.frees_in)),
             },
-            "timers": self.timers.iter().map(|timer| timer.json(self, now)).collect::<Vec<_>>(),
-            "running": self.running().map(|run| json!({
-                "pid": run.process.pid, "run": run.run, "chain": run.chain, "timer": run.timer, "log": run.log, "log_lost": run.log_lost,
-                "started_at": utc(run.started.wall), "seconds": run.started.age(now).secs_f64(),
-                "stuck": self.is_stuck(run.process, now), "origin": origin_json(&run.lineage),
-                "processes": self.activity.as_ref().map(activity_json),
-            })),
-            "last": record.last.as_ref().map(|last| json!({
-                "run": last.rerun.run, "chain": last.rerun.chain, "timer": last.rerun.timer, "log": last.rerun.log, "log_lost": last.rerun.log_lost,
-                "started_at": utc(last.rerun.started.wall), "ended_at": last.ended.map(utc),
-                "outcome": last.outcome, "evidence": last.evidence,
-            })),
-            "refused": record.refused.as_ref().map(|refused| json!({
-                "at": utc(refused.at.wall), "timer": refused.timer, "reason": refused.line(),
-            })),
-            "missed": self.missed().map(|missed| json!({
-                "at": utc(missed.at.wall), "timer": missed.timer, "what": missed.what, "reason": missed.reason,
-            })),
-        })
+            timers: self.timers.iter().map(|timer| timer.shown(self, now)).collect(),
+            running: self.running().map(|run| status::Running {
+                pid: run.process.pid, run: run.run, chain: run.chain.clone(), timer: run.timer.clone(), log: run.log.clone(),
+                log_lost: run.log_lost.clone(), started_at: utc(run.started.wall), seconds: run.started.age(now).secs_f64(),
+                stuck: self.is_stuck(run.process, now), origin: run.lineage.shown(),
+                processes: self.activity.as_ref().map(shown_activity),
+            }),
+            last: record.last.as_ref().map(|last| status::Last {
+                run: last.rerun.run, chain: last.rerun.chain.clone(), timer: last.rerun.timer.clone(), log: last.rerun.log.clone(),
+                log_lost: last.rerun.log_lost.clone(), started_at: utc(last.rerun.started.wall), ended_at: last.ended.map(utc),
+                outcome: Some(last.outcome), evidence: last.evidence.clone(),
+            }),
+            refused: record.refused.as_ref().map(|refused| status::Refused {
+                at: utc(refused.at.wall), timer: refused.timer.clone(), reason: refused.line(),
+            }),
+            missed: self.missed().map(|missed| status::Missed {
+                at: utc(missed.at.wall), timer: missed.timer.clone(), what: Some(missed.what), reason: missed.reason.clone(),
+            }),
+        }
     }
 }
 
@@ -315,11 +317,11 @@ impl Blocked {
     }
 
     #[rustfmt::skip]
-    fn json(&self, target: &Target, now: &Moment) -> Value {
-        json!({
-            "what": self.what, "stuck": self.is_stuck(target, now), "reason": self.words,
-            "process": self.holder.as_ref().map(|holder| holder_json(holder, now)),
-        })
+    fn shown(&self, target: &Target, now: &Moment) -> status::Blocked {
+        status::Blocked {
+            what: Some(self.what), stuck: self.is_stuck(target, now), reason: self.words.clone(),
+            process: self.holder.as_ref().map(|holder| shown_holder(holder, now)),
+        }
     }
 }
 
@@ -337,22 +339,22 @@ fn add_activities(targets: &mut [Target], now: &Moment) {
 }
 
 #[rustfmt::skip]
-fn activity_json(activity: &Activity) -> Value {
-    json!({
-        "count": activity.processes, "cpu_seconds": activity.cpu.secs_f64(), "memory_bytes": activity.memory,
-        "deepest": activity.deepest.as_ref().map(|process| json!({
-            "pid": process.pid, "command": process.command, "seconds": process.age.secs(),
-        })),
-    })
+fn shown_activity(activity: &Activity) -> status::Processes {
+    status::Processes {
+        count: activity.processes, cpu_seconds: activity.cpu.secs_f64(), memory_bytes: activity.memory,
+        deepest: activity.deepest.as_ref().map(|process| status::Deepest {
+            pid: process.pid, command: process.command.clone(), seconds: process.age.secs(),
+        }),
+    }
 }
 
 #[rustfmt::skip]
-fn holder_json(holder: &Holder, now: &Moment) -> Value {
+fn shown_holder(holder: &Holder, now: &Moment) -> status::Holder {
     let age = holder.age(now.uptime);
-    json!({
-        "pid": holder.process.pid, "command": holder.command, "since": utc(now.wall - age), "seconds": age.secs(),
-        "stopped": holder.is_stopped,
-    })
+    status::Holder {
+        pid: holder.process.pid, command: holder.command.clone(), since: utc(now.wall - age), seconds: age.secs(),
+        stopped: holder.is_stopped,
+    }
 }
 
 /// What the timers of one target are judged by.
@@ -461,52 +463,36 @@ impl Pending {
     }
 
     #[rustfmt::skip]
-    fn json(&self, target: &Target, now: &Moment) -> Value {
+    fn shown(&self, target: &Target, now: &Moment) -> status::Timer {
         let timer = &self.timer;
-        json!({
-            "name": self.name, "state": self.state, "reason": timer.held, "resource": timer.resource,
-            "run": timer.run, "chain": timer.chain, "scope": timer.scope,
-            "delta_seconds": timer.delta.secs_f64(), "jitter_seconds": timer.jitter.secs_f64(),
-            "put_off_seconds": timer.put_off.secs_f64(), "requested_at": utc(timer.requested.wall),
-            "due_at": self.due_at.map(utc), "due_in_seconds": self.due_in.map(Span::secs_f64),
-            "waits_for_pid": self.run.map(|run| run.pid),
-            "blocked_by": self.blocked.as_ref().map(|by| by.json(target, now)),
-            "waiter": { "pid": self.waiter(), "alive": self.state != TimerState::Dead },
-            "origin": origin_json(&timer.whole()),
-        })
+        status::Timer {
+            name: self.name.clone(), state: Some(self.state), reason: timer.held.clone(), resource: timer.resource.clone(),
+            run: timer.run, chain: timer.chain.clone(), scope: timer.scope.clone(),
+            delta_seconds: timer.delta.secs_f64(), jitter_seconds: timer.jitter.secs_f64(),
+            put_off_seconds: timer.put_off.secs_f64(), requested_at: utc(timer.requested.wall),
+            due_at: self.due_at.map(utc), due_in_seconds: self.due_in.map(Span::secs_f64),
+            waits_for_pid: self.run.map(|run| run.pid),
+            blocked_by: self.blocked.as_ref().map(|by| by.shown(target, now)),
+            waiter: status::Waiter { pid: self.waiter(), alive: self.state != TimerState::Dead },
+            origin: timer.whole().shown(),
+        }
     }
 }
 
-/// Where something comes from that other nodes asked for; null for all else.
 #[rustfmt::skip]
-pub fn origin_json(lineage: &Lineage) -> Value {
-    if lineage.is_empty() {
-        return Value::Null;
-    }
-    json!({
-        "origins": lineage.origins.iter().map(|origin| json!({
-            "id": origin.id, "cause": origin.cause, "path": origin.path,
-        })).collect::<Vec<_>>(),
-        "triggers": lineage.triggers.iter().map(|trigger| json!({
-            "id": trigger.id, "sender": trigger.sender, "name": trigger.name, "number": trigger.number,
-        })).collect::<Vec<_>>(),
-    })
-}
-
-#[rustfmt::skip]
-fn driver_json(driver: &Driver, now: &Moment) -> Value {
+fn shown_driver(driver: &Driver, now: &Moment) -> status::Driver {
     let state = driver_state(driver);
     let timers = driver.timers.iter().map(|(name, due)| {
         let left = due.since(now.uptime);
-        json!({
-            "name": name, "resource": driver.resources.get(name),
-            "due_at": utc(now.wall + left), "due_in_seconds": left.secs_f64(),
-        })
+        status::DriverTimer {
+            name: name.clone(), resource: driver.resources.get(name).cloned(),
+            due_at: utc(now.wall + left), due_in_seconds: left.secs_f64(),
+        }
     });
-    json!({
-        "pid": driver.process.pid, "user": user::name(driver.uid), "target": driver.target, "chain": driver.chain,
-        "state": state, "reason": driver.held.as_ref().filter(|_| state == DriverState::Held),
-        "run": driver.run, "max_runs": driver.max_runs, "run_pid": driver.child.map(|child| child.pid),
-        "began_at": utc(driver.began.wall), "timers": timers.collect::<Vec<_>>(),
-    })
+    status::Driver {
+        pid: driver.process.pid, user: user::name(driver.uid), target: driver.target.clone(), chain: driver.chain.clone(),
+        state: Some(state), reason: driver.held.clone().filter(|_| state == DriverState::Held),
+        run: driver.run, max_runs: driver.max_runs, run_pid: driver.child.map(|child| child.pid),
+        began_at: utc(driver.began.wall), timers: timers.collect(),
+    }
 }

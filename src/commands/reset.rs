@@ -5,15 +5,15 @@ use anyhow::{Result, bail};
 use super::targets::{Account, by_whom, place, wake};
 use crate::cli::{self, Global};
 use crate::config;
-use crate::layout::plural;
-use crate::model::{Exit, Provenance, Span};
 use crate::policy::hurry::release;
 use crate::state::change::About;
 use crate::state::history::What;
 use crate::state::record::{Refused, Timer};
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::user;
+use again_base::layout::plural;
+use again_base::model::{Exit, Provenance, Span};
+use again_base::sys::clock::moment;
+use again_base::sys::user;
 
 /// Resets one target, or all.
 ///

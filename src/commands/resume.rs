@@ -7,10 +7,8 @@ use anyhow::{Result, bail};
 use super::targets::Account;
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::complain;
-use crate::model::{Exit, Kind, Moment};
 use crate::outcome;
-use crate::policy::{delay, resume};
+use crate::policy::resume;
 use crate::state::change::About;
 use crate::state::files::token;
 use crate::state::history::What;
@@ -19,11 +17,14 @@ use crate::state::order::{Order, decode};
 use crate::state::record::{Running, Timer};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::moment;
-use crate::sys::machine::random;
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::{flock, localtime, user};
 use crate::waiter::start::{Arm, Armed, ScopeWish, arm};
+use again_base::delay;
+use again_base::layout::complain;
+use again_base::model::{Exit, Kind, Moment};
+use again_base::sys::clock::moment;
+use again_base::sys::machine::random;
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::{flock, localtime, user};
 
 /// Resumes everything.
 ///

@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use super::resume;
 use crate::cli::{Global, Run};
-use crate::layout::{complain, say_clean};
-use crate::model::Exit;
 use crate::request::asked::{Answer, Request};
 use crate::request::make;
-use crate::sys::attributes::SignalState;
+use again_base::layout::{complain, say_clean};
+use again_base::model::Exit;
+use again_base::sys::attributes::SignalState;
 
 /// Makes a request, and prints its result in one line.
 ///

@@ -3,21 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::disable;
-use super::report::{Blocked, Pending, Report, Target, driver_state, origin_json};
+use super::report::{Blocked, Pending, Report, Target, driver_state};
 use super::targets::place;
 use crate::cli::{Global, Run, Status};
 use crate::config::{self, Settings, Surroundings};
-use crate::layout::frame::Frame;
-use crate::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
-use crate::model::{
-    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
-    Span, TimerState, Walltime,
-};
 use crate::puppet::ancestry::{Seen, titled_words};
-use crate::puppet::cmdline::Application;
 use crate::request::asked::Request;
 use crate::request::observe::{observe, parent};
 use crate::state::driver::Driver;
@@ -26,11 +19,19 @@ use crate::state::order::CommandLine;
 use crate::state::record::{Ended, Running};
 use crate::state::store::Store;
 use crate::state::triggered::Present;
-use crate::sys::attributes::SignalState;
-use crate::sys::clock::moment;
-use crate::sys::terminal::{self, Terminal, clean};
-use crate::sys::viewer::{News, Viewer, end_by};
-use crate::sys::{localtime, process, user};
+use again_base::layout::frame::Frame;
+use again_base::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
+use again_base::model::{
+    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
+    Span, TimerState, Walltime,
+};
+use again_base::puppet::cmdline::Application;
+use again_base::schema::status::ThisRun;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::moment;
+use again_base::sys::terminal::{self, Terminal, clean};
+use again_base::sys::viewer::{News, Viewer, end_by};
+use again_base::sys::{localtime, process, user};
 
 /// How many characters of the deepest process's command line are shown.
 const COMMAND: usize = 60;
@@ -88,14 +89,14 @@ struct View<'a> {
 
 impl View<'_> {
     /// The state now, and the run above this process.
-    fn report(&self) -> (Report, Option<Value>) {
+    fn report(&self) -> (Report, Option<ThisRun>) {
         let (args, store, settings) = (self.args, &self.store, &self.settings);
         let now = moment();
         let is_wanted = args.json || args.this_run;
         let this_run = is_wanted.then(|| this_run(store, settings, &self.around, &now));
         let this_run = this_run.flatten();
         // Outside any run there is no such target.
-        let target = || this_run.as_ref()?.get("target")?.as_str();
+        let target = || this_run.as_ref()?.target.as_deref();
         let only = args.this_run.then(|| target().unwrap_or_default());
         let report = Report::gather(store, settings, now, only);
         (report, this_run)
@@ -107,7 +108,7 @@ impl View<'_> {
         Ok(text(report, &place, &Look::of_this_process()))
     }
 
-    fn print(&self, report: &Report, this_run: Option<Value>) -> Result<()> {
+    fn print(&self, report: &Report, this_run: Option<ThisRun>) -> Result<()> {
         if self.args.json {
             return Ok(say(&report.json(this_run).to_string())?);
         }
@@ -168,7 +169,12 @@ impl View<'_> {
     }
 
     /// The state behind its time and, but for the first, an empty line.
-    fn print_change(&self, report: &Report, this_run: Option<Value>, is_first: bool) -> Result<()> {
+    fn print_change(
+        &self,
+        report: &Report,
+        this_run: Option<ThisRun>,
+        is_first: bool,
+    ) -> Result<()> {
         if !self.args.json {
             let gap = if is_first { "" } else { "\n" };
             say(&format!("{gap}{}", localtime::local(report.now.wall)))?;
@@ -208,7 +214,7 @@ fn this_run(
     settings: &Settings,
     around: &Surroundings,
     now: &Moment,
-) -> Option<Value> {
+) -> Option<ThisRun> {
     let run = Run::default();
     let (settings, around) = (settings.clone(), around.clone());
     let request = Request::of(&run, settings, around, SignalState::default());
@@ -239,14 +245,14 @@ fn this_run(
         kind,
         uid: process::status(who.pid).map_or(request.around.uid, |status| status.euid),
     };
-    Some(json!({
-        "target": target,
-        "chain": rerun.map(|rerun| &rerun.chain),
-        "run": rerun.map_or(1, |rerun| rerun.run),
-        "timer": rerun.map(|rerun| &rerun.timer),
-        "noop": noop,
-        "origin": origin_json(&store.lineage_of(&present, now)),
-    }))
+    Some(ThisRun {
+        target: target.map(str::to_owned),
+        chain: rerun.map(|rerun| rerun.chain.clone()),
+        run: rerun.map_or(1, |rerun| rerun.run),
+        timer: rerun.map(|rerun| rerun.timer.clone()),
+        noop: noop.map(str::to_owned),
+        origin: store.lineage_of(&present, now).shown(),
+    })
 }
 
 /// What the title of a run tells of it: what kind it is, and what makes it noop. That of a daemon's run is no command line.

@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use super::targets::{Account, by_whom};
 use crate::cli::{Global, Stop};
 use crate::config;
-use crate::model::{Exit, Identity, Span};
 use crate::outcome::{self, Settled};
 use crate::state::change::About;
 use crate::state::driver::Driver;
@@ -17,10 +16,11 @@ use crate::state::leaving;
 use crate::state::record::{Leaving, Running, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::{self, moment};
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::is_alive;
 use crate::sys::sleep;
+use again_base::model::{Exit, Identity, Span};
+use again_base::sys::clock::{self, moment};
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::process::is_alive;
 
 /// How long a rerun may take to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);

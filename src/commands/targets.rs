@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::layout::{complain, say_clean};
-use crate::model::{Exit, Identity, Provenance};
 use crate::state::change::About;
 use crate::state::driver::{self, Driver};
 use crate::state::record::Record;
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::{pidfd, user};
+use again_base::layout::{complain, say_clean};
+use again_base::model::{Exit, Identity, Provenance};
+use again_base::sys::clock::moment;
+use again_base::sys::{pidfd, user};
 
 /// What a verb did to targets and drivers, and could not do.
 #[derive(Debug)]

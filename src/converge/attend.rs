@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::driving::{Driving, Ending};
-use crate::model::{Boottime, End, Identity, Span};
-use crate::sys::clock::boottime;
+use crate::sys::foreground;
 use crate::sys::sleep::Wake;
-use crate::sys::{foreground, pidfd, process};
+use again_base::model::{Boottime, End, Identity, Span};
+use again_base::sys::clock::boottime;
+use again_base::sys::{pidfd, process};
 
 /// How long a run may take to end after it was told to a second time, or by the timeout.
 const GRACE: Span = Span::from_secs(10);

@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::config::Surroundings;
-use crate::layout::quoted;
 use crate::puppet::environment;
-use crate::sys::attributes::SignalState;
 use crate::sys::foreground::{self, Held};
-use crate::sys::process::os;
-use crate::sys::spawn::Image;
+use again_base::layout::quoted;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::process::os;
+use again_base::sys::spawn::Image;
 
 /// What every run is started from.
 #[derive(Debug)]

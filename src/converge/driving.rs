@@ -6,17 +6,17 @@ use super::command::{Command, Input};
 use super::known::Known;
 use super::screen::Screen;
 use crate::cli::Converge;
-use crate::model::{Boottime, End, Exit, Moment, Span};
 use crate::policy::converge::{Ask, Drive, Finish, Timer};
-use crate::policy::delay;
 use crate::state::change::{self, Change};
 use crate::state::driver::{Desk, Driver};
 use crate::state::history::What;
 use crate::state::store::Store;
-use crate::sys::clock::moment;
 use crate::sys::foreground;
-use crate::sys::pidfd::Handle;
 use crate::sys::sleep::{Sleeper, Wake, Watch};
+use again_base::delay;
+use again_base::model::{Boottime, End, Exit, Moment, Span};
+use again_base::sys::clock::moment;
+use again_base::sys::pidfd::Handle;
 
 /// Why a driver ends.
 #[derive(Debug)]

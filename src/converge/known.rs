@@ -3,14 +3,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::model::{Bytes, End, Identity, Moment, Outcome};
 use crate::outcome;
 use crate::policy::converge::{Evidence, judge};
-use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::live;
 use crate::puppet::paths::Paths;
 use crate::puppet::summary::Summary;
 use crate::state::driver::Handed;
+use again_base::model::{Bytes, End, Identity, Moment, Outcome};
+use again_base::puppet::cmdline::{Application, Invocation};
 
 /// A driver's knowledge of the Puppet that its command runs.
 #[derive(Debug)]

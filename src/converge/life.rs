@@ -12,15 +12,16 @@ use super::screen::Screen;
 use super::verdict::verdict;
 use crate::cli::Converge;
 use crate::config::Settings;
-use crate::model::{Boottime, Identity, Span, chain_id};
 use crate::policy::converge::{Because, Drive, Finish, Next};
 use crate::state::driver::{self, Desk, Driver};
 use crate::state::history::What;
 use crate::state::newer::VERSION;
 use crate::state::store::Store;
-use crate::sys::clock::{boottime, moment};
+use crate::sys::foreground;
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
-use crate::sys::{foreground, pidfd, process};
+use again_base::model::{Boottime, Identity, Span, chain_id};
+use again_base::sys::clock::{boottime, moment};
+use again_base::sys::{pidfd, process};
 
 /// Runs the command until nothing asks for more. The exit status of this process.
 ///
@@ -46,7 +47,7 @@ pub fn main(
             token: desk.token().to_owned(),
             process: me,
             boot: now.boot.clone(),
-            uid: crate::sys::user::effective(),
+            uid: again_base::sys::user::effective(),
             target,
             chain: chain_id(me, &now.boot),
             began: now.clone(),

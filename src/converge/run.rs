@@ -5,13 +5,13 @@ use anyhow::{Context, Result};
 use super::attend::attend;
 use super::driving::{Driving, Ending};
 use super::known::Verdict;
-use crate::model::{End, Exit, Moment, Satisfied};
 use crate::policy::converge::{Because, Timer};
 use crate::state::change::Change;
 use crate::state::history::{FIRST, What};
 use crate::state::reruns::Rerun;
-use crate::sys::clock::moment;
 use crate::sys::foreground::Held;
+use again_base::model::{End, Exit, Moment, Satisfied};
+use again_base::sys::clock::moment;
 
 /// The timer of a run that no timer asked for.
 const NO_TIMER: &str = "converge";

@@ -2,10 +2,10 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-use crate::layout::{Look, Tone, complain, complain_painted};
-use crate::model::{Outcome, Span, Walltime};
-use crate::sys::localtime;
-use crate::sys::terminal::{self, clean};
+use again_base::layout::{Look, Tone, complain, complain_painted};
+use again_base::model::{Outcome, Span, Walltime};
+use again_base::sys::localtime;
+use again_base::sys::terminal::{self, clean};
 
 /// The widest progress line: one that fits a terminal of the usual size.
 const WIDEST: usize = 79;

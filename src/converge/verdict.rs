@@ -1,9 +1,9 @@
 //! A driver's exit status and its last word.
 
 use super::driving::{Driving, Ending};
-use crate::layout::plural;
-use crate::model::{BY_SIGNAL, Boottime, End, Exit, Span};
 use crate::policy::converge::{Drive, Finish, Until};
+use again_base::layout::plural;
+use again_base::model::{BY_SIGNAL, Boottime, End, Exit, Span};
 
 /// The exit status, and the verdict in words.
 pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, String) {

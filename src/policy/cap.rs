@@ -1,6 +1,6 @@
 //! The cap: at most this many reruns of a target in any window of time.
 
-use crate::model::{Cap, Foreign, Moment, Provenance, Span, Use};
+use again_base::model::{Cap, Foreign, Moment, Provenance, Span, Use};
 
 /// Reads the cap's window. A window of zero would let every rerun through.
 ///
@@ -55,7 +55,7 @@ pub fn binding(own: (Cap, Use), total: Option<(Cap, Use)>) -> (Cap, Use) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Place, Walltime};
+    use again_base::model::{Boottime, Place, Walltime};
     use proptest::prelude::*;
 
     fn at(seconds: u64) -> Moment {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{Base, Boottime, End, Outcome, Span};
+use again_base::model::{Base, Boottime, End, Outcome, Span};
 
 /// When a driver has reached its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

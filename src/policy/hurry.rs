@@ -1,6 +1,6 @@
 //! What `again now` and `again reset` do to a pending timer.
 
-use crate::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 /// The parts of a pending timer that `again now` and `again reset` concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

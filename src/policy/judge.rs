@@ -1,6 +1,6 @@
 //! Whether a request is granted: everything that was observed goes in, a verdict comes out.
 
-use crate::model::{Cap, OnCap, Refusal, Span, Use};
+use again_base::model::{Cap, OnCap, Refusal, Span, Use};
 
 /// The facts that may stand in the way of a rerun, about the run above a request or about a
 /// command that was named outside any run.

@@ -4,7 +4,6 @@
 
 pub mod cap;
 pub mod converge;
-pub mod delay;
 pub mod hurry;
 pub mod judge;
 pub mod next;

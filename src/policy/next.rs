@@ -1,7 +1,7 @@
 //! In which timer the triggers of other nodes wait for their run: a pending due time never moves, and what needs a later one
 //! becomes the single next.
 
-use crate::model::Boottime;
+use again_base::model::Boottime;
 
 /// A pending timer of a fleet's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The due time of a timer that outlived its waiter.
 
-use crate::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
 
 /// Under which boot something was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Place;
+    use again_base::model::Place;
     use proptest::prelude::*;
 
     fn s(seconds: u64) -> Span {

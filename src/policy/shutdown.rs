@@ -1,6 +1,6 @@
 //! Whether a shutdown that was announced holds a timer that is due.
 
-use crate::model::{Identity, Span, Walltime};
+use again_base::model::{Identity, Span, Walltime};
 
 /// How long before its time a shutdown holds, unless another span is set.
 pub const WITHIN: Span = Span::from_secs(900);

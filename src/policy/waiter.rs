@@ -4,7 +4,9 @@
 //! nothing that it saw before the wait.
 
 use super::shutdown::Shutdown;
-use crate::model::{Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use};
+use again_base::model::{
+    Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use,
+};
 
 /// A process that has to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,8 +258,8 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Moment, Place, Walltime};
     use crate::policy::cap::usage;
+    use again_base::model::{Moment, Place, Walltime};
     use proptest::prelude::*;
 
     const OTHER: Identity = Identity { pid: 11, start: 2 };

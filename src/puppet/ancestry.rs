@@ -3,10 +3,10 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::cmdline::{Invocation, is_ruby_name, parse};
-use crate::model::Identity;
-use crate::sys::process::base_name;
-use crate::sys::process::split_block;
+use again_base::model::Identity;
+use again_base::puppet::cmdline::{Invocation, is_ruby_name, parse};
+use again_base::sys::process::base_name;
+use again_base::sys::process::split_block;
 
 /// A process as it was seen, the nearest ancestor first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,7 +194,7 @@ mod tests {
 
     fn find(chain: &[Seen]) -> Found {
         find_run(chain, |_, i| {
-            crate::puppet::rerun::is_daemon(i, &crate::puppet::conf::Conf::default())
+            crate::puppet::rerun::is_daemon(i, &again_base::puppet::conf::Conf::default())
         })
     }
 

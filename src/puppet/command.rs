@@ -7,14 +7,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::ancestry::Line;
-use super::cmdline::{Invocation, is_ruby_name};
 use super::environment;
 use super::job::Job;
 use super::live::setup;
 use super::paths::Setup;
-use super::prefix::{self, Prefix};
 use super::rerun::rewrite;
-use crate::sys::process::{base_name, os};
+use again_base::puppet::cmdline::{Invocation, is_ruby_name};
+use again_base::puppet::prefix::{self, Prefix};
+use again_base::sys::process::{base_name, os};
 
 /// A command line, and what is known of it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::ancestry::Seen;
-use crate::sys::process::{base_name, split_block};
+use again_base::sys::process::{base_name, split_block};
 
 /// Programs that live on when a run below them ends.
 const LIVE_ON: [&str; 10] = [
@@ -100,7 +100,7 @@ fn own_name(exe: &Path) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Identity;
+    use again_base::model::Identity;
     use std::path::PathBuf;
 
     fn seen(pid: i32, exe: &str, comm: &str, cmdline: &str) -> Seen {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::cmdline::Invocation;
-use super::options::Application;
 use super::paths::{Setup, conf_file};
-use crate::sys::process::os;
+use again_base::puppet::cmdline::Invocation;
+use again_base::puppet::options::Application;
+use again_base::sys::process::os;
 
 /// The settings that decide what a run is: which node, which server, which state. Two runs
 /// that differ in one of them are different runs, wherever it is set.
@@ -131,10 +131,10 @@ fn plain(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cmdline::parse;
-    use super::super::conf::Conf;
     use super::super::paths::layout;
     use super::*;
+    use again_base::puppet::cmdline::parse;
+    use again_base::puppet::conf::Conf;
 
     fn job(line: &str, conf: &str) -> Job {
         let argv: Vec<Vec<u8>> = format!("ruby puppet {line}")

@@ -6,17 +6,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::ancestry::{Found, Line, Seen, find_run, read};
-use super::cmdline::{Application, Invocation};
-use super::conf::Conf;
 use super::job::Job;
 use super::locks;
 use super::paths::{self, Paths, Setup};
 use super::rerun::is_daemon;
-use crate::model::{Identity, Span, Walltime};
-use crate::sys::clock;
-use crate::sys::file::{LARGEST_SETTINGS, read_named, read_regular};
-use crate::sys::process::{self, is_alive};
-use crate::sys::user;
+use again_base::model::{Identity, Span, Walltime};
+use again_base::puppet::cmdline::{Application, Invocation};
+use again_base::puppet::conf::Conf;
+use again_base::sys::clock;
+use again_base::sys::file::{LARGEST_SETTINGS, read_named, read_regular};
+use again_base::sys::process::{self, is_alive};
+use again_base::sys::user;
 
 /// The processes from `pid` up to the first, as far as they can be seen.
 pub fn chain_from(pid: i32) -> Vec<Seen> {

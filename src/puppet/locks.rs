@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::cmdline::is_ruby_name;
-use crate::sys::process::base_name;
+use again_base::puppet::cmdline::is_ruby_name;
+use again_base::sys::process::base_name;
 
 /// The pid in a lock file. `None` for an empty one or anything but a number.
 pub fn parse_pid(text: &[u8]) -> Option<i32> {

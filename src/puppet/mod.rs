@@ -2,16 +2,12 @@
 #![forbid(unsafe_code)]
 
 pub mod ancestry;
-pub mod cmdline;
 pub mod command;
-pub mod conf;
 pub mod container;
 pub mod environment;
 pub mod job;
 pub mod live;
 pub mod locks;
-pub mod options;
 pub mod paths;
-pub mod prefix;
 pub mod rerun;
 pub mod summary;

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::cmdline::Invocation;
-use super::conf::Conf;
-use super::options::Application;
-use crate::model::{Bytes, Span};
-use crate::sys::process::os;
+use again_base::model::{Bytes, Span};
+use again_base::puppet::cmdline::Invocation;
+use again_base::puppet::conf::Conf;
+use again_base::puppet::options::Application;
+use again_base::sys::process::os;
 
 /// Files of the agent, named as Puppet's settings are (lib/puppet/defaults.rb).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,8 +206,8 @@ fn interpolate(raw: &[u8], value: impl Fn(&str) -> Option<Vec<u8>>) -> Option<Ve
 
 #[cfg(test)]
 mod tests {
-    use super::super::cmdline::parse;
     use super::*;
+    use again_base::puppet::cmdline::parse;
     use proptest::prelude::*;
 
     fn debian() -> Layout {

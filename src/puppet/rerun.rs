@@ -1,10 +1,10 @@
 //! The command line of a rerun.
 
-use super::cmdline::{Invocation, parse, without_occasion};
-use super::conf::Conf;
-use super::options::Application;
-use super::prefix;
-use crate::model::Bytes;
+use again_base::model::Bytes;
+use again_base::puppet::cmdline::{Invocation, parse, without_occasion};
+use again_base::puppet::conf::Conf;
+use again_base::puppet::options::Application;
+use again_base::puppet::prefix;
 
 /// The command line for one prompt foreground run of the same configuration.
 ///
@@ -152,8 +152,8 @@ pub fn is_daemon(invocation: &Invocation, conf: &Conf) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cmdline::parse;
     use super::*;
+    use again_base::puppet::cmdline::parse;
     use proptest::prelude::*;
 
     fn words(text: &str) -> Vec<Vec<u8>> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::Outcome;
+use again_base::model::Outcome;
 
 /// The scalars of a summary, by `section.key`.
 ///

@@ -7,12 +7,13 @@ use anyhow::Result;
 
 use crate::cli::{Global, Run};
 use crate::config::{self, Settings, Surroundings};
-use crate::model::{Base, Exit, OnCap, Refusal, Span, Usage, Word};
-use crate::policy::delay;
 use crate::puppet::paths::Paths;
 use crate::state::change::Change;
 use crate::state::store::Store;
-use crate::sys::attributes::SignalState;
+use again_base::delay;
+use again_base::model::{Base, Exit, OnCap, Refusal, Span, Usage};
+use again_base::schema::origin::Word;
+use again_base::sys::attributes::SignalState;
 
 /// The name of a timer whose request gives none.
 const DEFAULT_NAME: &str = "again";

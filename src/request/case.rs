@@ -3,13 +3,13 @@
 use super::asked::Request;
 use super::line::as_argument;
 use super::observe::Observation;
-use crate::model::{Moment, Provenance, Refusal, Use};
 use crate::policy::cap;
 use crate::policy::judge::{Case, stops_driver};
 use crate::state::driver::Driver;
 use crate::state::record::Record;
 use crate::state::standing::Standing;
 use crate::state::store::Store;
+use again_base::model::{Moment, Provenance, Refusal, Use};
 
 /// The facts that a request is judged by. `driver` is the driver that would take it, and
 /// whether it lives.

@@ -6,7 +6,6 @@ use super::asked::{Answer, Request};
 use super::case::case;
 use super::line;
 use super::observe::Observation;
-use crate::model::{Exit, Identity};
 use crate::policy::judge::{Verdict, judge};
 use crate::state::change::About;
 use crate::state::driver::{self, Driver, Handed};
@@ -14,8 +13,9 @@ use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::newer::VERSION;
 use crate::state::store::Store;
-use crate::sys::clock::moment;
-use crate::sys::process;
+use again_base::model::{Exit, Identity};
+use again_base::sys::clock::moment;
+use again_base::sys::process;
 
 /// The driver that would take the request, by the records, and whether it lives. A
 /// request that names a command of its own is for a waiter.

@@ -2,17 +2,18 @@
 
 use super::asked::Request;
 use super::observe::Observation;
-use crate::layout::quoted;
-use crate::model::{Base, Cap, Hold, Kind, Lineage, Span, Use};
 use crate::puppet::live;
 use crate::state::driver::{Driver, Handed};
 use crate::state::order::Order;
 use crate::state::record::Timer;
-use crate::sys::clock::boottime;
 use crate::sys::mounts;
-use crate::sys::process::{base_name, split_block};
 use crate::sys::shutdown;
 use crate::waiter::start::Armed;
+use again_base::layout::quoted;
+use again_base::model::{Base, Cap, Hold, Kind, Span, Use};
+use again_base::schema::origin::Lineage;
+use again_base::sys::clock::boottime;
+use again_base::sys::process::{base_name, split_block};
 
 /// The line of a request that a waiter has taken.
 pub fn scheduled(

@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::puppet::cmdline::{Invocation, parse};
-use crate::puppet::prefix;
-use crate::sys::file::is_null;
-use crate::sys::links::{Leads, follow};
-use crate::sys::process::os;
+use again_base::puppet::cmdline::{Invocation, parse};
+use again_base::puppet::prefix;
+use again_base::sys::file::is_null;
+use again_base::sys::links::{Leads, follow};
+use again_base::sys::process::os;
 
 /// The settings that name a file which Puppet reads before its catalog.
 const CONFIGURATION: [&str; 2] = ["config", "hiera_config"];

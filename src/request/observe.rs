@@ -7,10 +7,10 @@ use anyhow::Result;
 
 use super::asked::Request;
 use super::order::{self, Plan};
-use crate::model::{Identity, Refusal};
 use crate::puppet::ancestry::{Found, Line, Seen, find_run, read, titled_words};
 use crate::puppet::live::{chain_from, is_agent_daemon, read_pid, see, setup};
-use crate::sys::process;
+use again_base::model::{Identity, Refusal};
+use again_base::sys::process;
 
 /// The processes above a request, and what follows from them.
 #[derive(Debug)]

@@ -9,10 +9,8 @@ use anyhow::{Context, Result};
 use super::asked::Request;
 use super::manifest::{self, Looked};
 use crate::config::{Container, Surroundings};
-use crate::model::{Bytes, Kind, Refusal, Span, target_id};
 use crate::policy::judge::{Facts, Input, obstacle};
 use crate::puppet::ancestry::{Line, Seen};
-use crate::puppet::cmdline::{Application, Invocation};
 use crate::puppet::command::{Command, Place};
 use crate::puppet::container;
 use crate::puppet::environment;
@@ -22,10 +20,13 @@ use crate::puppet::paths::{Paths, Setup};
 use crate::puppet::rerun::identity;
 use crate::state::newer::VERSION;
 use crate::state::order::Order;
-use crate::sys::links::leads_safely;
-use crate::sys::process::{self, os, split_block};
-use crate::sys::user;
-use crate::sys::{attributes, mounts};
+use crate::sys::mounts;
+use again_base::model::{Bytes, Kind, Refusal, Span, target_id};
+use again_base::puppet::cmdline::{Application, Invocation};
+use again_base::sys::attributes;
+use again_base::sys::links::leads_safely;
+use again_base::sys::process::{self, os, split_block};
+use again_base::sys::user;
 
 /// The rerun of a run or of a named command.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! Where a rerun stands in its chain.
 
 use super::observe::Observation;
-use crate::model::{Identity, Moment, chain_id};
 use crate::state::files::token;
 use crate::state::record::{Origin, Record};
 use crate::state::reruns::Rerun;
 use crate::state::store::Store;
-use crate::sys::process;
+use again_base::model::{Identity, Moment, chain_id};
+use again_base::sys::process;
 
 /// Where a rerun stands in its chain.
 #[derive(Debug, Clone, PartialEq, Eq)]

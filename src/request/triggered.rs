@@ -6,7 +6,6 @@ use super::asked::{Answer, Request};
 use super::line;
 use super::observe::Observation;
 use super::order::Plan;
-use crate::model::{Exit, Lineage, Moment, Provenance, Taken, Trigger, Word};
 use crate::policy::next::{self, Slot};
 use crate::state::change::Change;
 use crate::state::history::What;
@@ -14,7 +13,9 @@ use crate::state::record::{Record, Timer};
 use crate::state::reruns::Rerun;
 use crate::state::store::Store;
 use crate::state::triggered::Present;
-use crate::sys::clock::moment;
+use again_base::model::{Exit, Moment, Provenance};
+use again_base::schema::origin::{Lineage, Taken, Trigger, Word};
+use again_base::sys::clock::moment;
 
 /// Where the run above us comes from: that of its rerun, and of the triggers whose job it does, whoever started it.
 pub fn lineage(
@@ -46,7 +47,7 @@ pub fn new(word: &Word, store: &Store, record: &Record) -> Vec<Trigger> {
     let others: Vec<Record> = others.filter_map(|id| store.read(&id).ok()?).collect();
     let all = || others.iter().chain([record]);
     let is_new = |one: &&Trigger| !all().any(|record| record.knows(one));
-    word.triggers().iter().filter(is_new).cloned().collect()
+    word.triggers.iter().filter(is_new).cloned().collect()
 }
 
 /// What is answered where nothing is new. Whoever asked before may have died before the disk had it.
@@ -59,8 +60,8 @@ pub fn known(word: &Word, store: &Store) -> Result<Answer> {
             store.keep(&record)?;
         }
     }
-    let told = word.lineage(word.triggers().to_vec()).told();
-    let numbers = word.triggers().iter().map(|one| one.number.to_string());
+    let told = word.lineage(word.triggers.to_vec()).told();
+    let numbers = word.triggers.iter().map(|one| one.number.to_string());
     let numbers: Vec<String> = numbers.collect();
     Ok(Answer {
         line: format!(

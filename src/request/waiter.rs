@@ -10,9 +10,7 @@ use super::order::Plan;
 use super::place::{self, Place};
 use super::triggered::{self, Goes};
 use crate::config::{Scope, Settings};
-use crate::model::{Base, Exit, Identity, Lineage, Moment, Span};
 use crate::outcome;
-use crate::policy::delay;
 use crate::policy::judge::{Case, Verdict, judge};
 use crate::state::change::Change;
 use crate::state::files::token;
@@ -20,12 +18,15 @@ use crate::state::history::What;
 use crate::state::order::{CommandLine, Order};
 use crate::state::record::{Record, Timer};
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::moment;
-use crate::sys::machine::random;
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::is_alive;
 use crate::sys::unit;
 use crate::waiter::start::{Arm, ScopeWish, arm};
+use again_base::delay;
+use again_base::model::{Base, Exit, Identity, Moment, Span};
+use again_base::schema::origin::Lineage;
+use again_base::sys::clock::moment;
+use again_base::sys::machine::random;
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::process::is_alive;
 
 /// Judges the request by the record, and sets a timer.
 ///

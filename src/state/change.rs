@@ -5,8 +5,9 @@ use std::io;
 
 use super::history::{Entry, What};
 use super::record::{Running, Timer};
-use crate::layout;
-use crate::model::{Lineage, Moment, Outcome, Refusal};
+use again_base::layout;
+use again_base::model::{Moment, Outcome, Refusal};
+use again_base::schema::origin::Lineage;
 
 /// What a change is about, as the history and the system's log name it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,14 +19,14 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::change::{About, Change};
-use super::directory::shown;
 use super::files::{GUARDED, is_locked, read_bounded, replace_file, token};
 use super::history::What;
 use super::newer::{self, Versioned};
 use super::store::{self, Store};
-use crate::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
 use crate::puppet::paths::Paths;
-use crate::sys::process::is_alive;
+use again_base::directory::shown;
+use again_base::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
+use again_base::sys::process::is_alive;
 
 /// The public record of a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -395,7 +395,7 @@ impl Drop for Desk {
 mod tests {
     use super::super::newer::VERSION;
     use super::*;
-    use crate::model::{Place, Walltime};
+    use again_base::model::{Place, Walltime};
 
     fn moment() -> Moment {
         Moment {

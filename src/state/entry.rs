@@ -3,45 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::newer::{VERSION, Versioned};
-use crate::model::{Lineage, Moment, Outcome, Walltime, outcome_of, words};
-
-words! {
-    /// What happened.
-    pub enum What {
-        /// A timer was set.
-        Requested = "requested",
-        /// A request was not granted.
-        Refused = "refused",
-        /// A newer request of the same name took its place.
-        Merged = "merged",
-        /// The rerun was started.
-        Started = "started",
-        /// The rerun ended.
-        Ended = "ended",
-        /// Another run had done its job.
-        Satisfied = "satisfied",
-        /// An operator stopped it, or the service it belongs to.
-        Stopped = "stopped",
-        /// It was due, and its rerun could not start.
-        Failed = "failed",
-        /// It was due, and there was no slot of the fleet; it goes on waiting.
-        Delayed = "delayed",
-        /// A converge driver began.
-        Opened = "opened",
-        /// A converge driver ended, and how.
-        Closed = "closed",
-        /// A person had it wait for its time no longer.
-        Hurried = "hurried",
-        /// It lost its waiter, and got another.
-        Resumed = "resumed",
-        /// Its waiter died before the rerun began; the start does not count, and the timer is pending again.
-        TakenBack = "taken-back",
-        /// It lost its waiter, and its command is lost too.
-        Lost = "lost",
-        /// The reruns that counted towards the target's cap were forgotten.
-        Reset = "reset",
-    }
-}
+use again_base::model::{Moment, Outcome, Walltime, outcome_of};
+pub use again_base::schema::history::What;
+use again_base::schema::origin::Lineage;
 
 /// One line of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +26,7 @@ pub struct Entry {
     pub chain: String,
     /// The number of the rerun in its chain.
     pub run: u32,
-    /// For a refusal [`crate::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
+    /// For a refusal [`again_base::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// How an ended run ended.

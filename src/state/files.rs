@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::directory::shown;
-use crate::sys::file::sync;
+use again_base::directory::shown;
+use again_base::sys::file::sync;
 
 /// Files are opened so that a link or a fifo in their place does no harm.
 pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -28,7 +28,7 @@ pub fn token() -> String {
 
 /// Reads a file of ours, and no link in its place.
 pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    crate::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
+    again_base::sys::file::read_regular(path, LARGEST, nix::libc::O_NOFOLLOW)
 }
 
 /// Whether a process holds a lock on a file or directory of ours. `None` where that cannot be

@@ -9,7 +9,7 @@ use std::path::Path;
 pub use super::entry::{Entry, FIRST, What};
 use super::files::{PATIENCE, private_file};
 use super::newer::{self, Newer};
-use crate::sys::flock;
+use again_base::sys::flock;
 
 /// The size at which a new file is begun, in bytes. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
@@ -51,7 +51,7 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     }
     // The run's umask must not hide it from others.
     let meta = file.metadata()?;
-    if meta.mode() & 0o777 != 0o644 && meta.uid() == crate::sys::user::effective() {
+    if meta.mode() & 0o777 != 0o644 && meta.uid() == again_base::sys::user::effective() {
         file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     }
     // A line that a full disk cut short must not spoil this one too.
@@ -148,7 +148,7 @@ pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
 /// Reads one of the history's files; nothing, if something else lies there.
 fn read_ours(path: &Path) -> Vec<u8> {
     let most = 64 * ROTATE_AT;
-    crate::sys::file::read_regular(path, most, nix::libc::O_NOFOLLOW).unwrap_or_default()
+    again_base::sys::file::read_regular(path, most, nix::libc::O_NOFOLLOW).unwrap_or_default()
 }
 
 /// Adds the entries of one file, and counts its lines that cannot be read.
@@ -168,8 +168,8 @@ fn read_file(path: &Path, entries: &mut Vec<Entry>, unreadable: &mut Unreadable)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Place, Walltime};
-    use crate::model::{Moment, Outcome};
+    use again_base::model::{Boottime, Place, Walltime};
+    use again_base::model::{Moment, Outcome};
 
     fn entry(what: What, reason: &str) -> Entry {
         let at = Moment {

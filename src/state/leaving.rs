@@ -9,10 +9,10 @@ use super::record::{Leaving, Record};
 use super::reruns::{is_unfinished_by_the_dead, read_rerun};
 use super::standing::Standing;
 use super::store::{Store, is_id, is_older_than_a_minute, is_temporary, names};
-use crate::model::{Moment, Provenance};
-use crate::sys::clock::moment;
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::{is_alive, own_identity};
+use again_base::model::{Moment, Provenance};
+use again_base::sys::clock::moment;
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::process::{is_alive, own_identity};
 
 /// How long a replaced waiter may take to end before it is killed.
 const REPLACED_LIMIT: Duration = Duration::from_secs(1);

@@ -10,11 +10,11 @@ use anyhow::{Context, Result};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::directory::{Directory, Keeps};
 use super::files::{self, GUARDED, is_locked};
 use super::record::Timer;
-use crate::model::{LogLimits, Walltime};
-use crate::sys::localtime;
+use again_base::directory::{Directory, Keeps};
+use again_base::model::{LogLimits, Walltime};
+use again_base::sys::localtime;
 
 /// The end of every log's name.
 pub const LOG_SUFFIX: &str = ".log";

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
-pub mod directory;
 pub mod driver;
 pub mod entry;
 pub mod files;

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::newer::{self, Versioned};
-use crate::model::{Bytes, Identity, Kind, LogLimits, Span, Stuck};
 use crate::puppet::paths::Paths;
-use crate::sys::attributes::Attributes;
+use again_base::model::{Bytes, Identity, Kind, LogLimits, Span, Stuck};
+use again_base::sys::attributes::Attributes;
 
 /// What a waiter needs while it waits; kept small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::directory::shown;
 use super::files::{self, cannot_write};
 use super::record::Record;
 use super::store::{Store, is_id, names};
-use crate::sys::clock::{boot_id, place};
+use again_base::directory::shown;
+use again_base::sys::clock::{boot_id, place};
 
 /// The directory.
 const PENDING: &str = "pending";
@@ -188,8 +188,8 @@ mod tests {
     use super::super::leaving::dismiss_all;
     use super::super::record::Leaving;
     use super::*;
-    use crate::model::Kind;
-    use crate::sys::clock::moment;
+    use again_base::model::Kind;
+    use again_base::sys::clock::moment;
 
     const IDS: [&str; 3] = ["0123456789abcdef", "1123456789abcdef", "2123456789abcdef"];
     const TOKEN: &str = "aaaaaaaaaaaaaaaa";

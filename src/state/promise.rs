@@ -1,7 +1,7 @@
 //! Promises and triggers that a timer takes over from the requests that it replaces.
 
 use super::record::{Origin, Promise, Timer};
-use crate::model::{Identity, Moment, Provenance, Span};
+use again_base::model::{Identity, Moment, Provenance, Span};
 
 /// How many promises a timer takes over.
 const PROMISES_KEPT: usize = 8;

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    Base, Boottime, Bytes, Cap, Identity, Kind, Lineage, Moment, OnCap, Outcome, Place, Provenance,
-    Refusal, Span, Taken, Trigger, Walltime, outcome_of,
-};
 use crate::policy::hurry::Pending;
 use crate::policy::resume::{Boot, Wait};
 use crate::state::entry::What;
 use crate::state::newer::{VERSION, Versioned};
+use again_base::model::{
+    Base, Boottime, Bytes, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal,
+    Span, Walltime, outcome_of,
+};
+use again_base::schema::origin::{Lineage, Taken, Trigger};
 
 /// Where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use super::files::{self, GUARDED, cannot_write, read_bounded};
 use super::record::Running;
 use super::standing::Standing;
 use super::store::{Store, names};
-use crate::model::{Identity, Moment, Place, Provenance};
-use crate::sys::process::is_alive;
+use again_base::model::{Identity, Moment, Place, Provenance};
+use again_base::sys::process::is_alive;
 
 /// Which target a rerun belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +134,6 @@ pub(super) fn read_rerun(path: &Path) -> Option<Rerun> {
 pub(super) fn is_unfinished_by_the_dead(name: &str, now: &Moment) -> bool {
     let pid = name.strip_suffix(&now.place.tag()).unwrap_or(name);
     pid.parse().is_ok_and(|pid: i32| {
-        crate::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        again_base::sys::process::identify(pid).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     })
 }

@@ -2,9 +2,9 @@
 
 use super::record::{Running, Timer};
 use super::store::Store;
-use crate::model::{Foreign, Identity, Moment, Provenance};
-use crate::sys::clock;
-use crate::sys::process::is_alive;
+use again_base::model::{Foreign, Identity, Moment, Provenance};
+use again_base::sys::clock;
+use again_base::sys::process::is_alive;
 
 /// How a process on record stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,18 +26,18 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use super::directory::{Directory, Keeps, shown};
 use super::files::{
     Draft, PATIENCE, is_transient, private_file, read_bounded, replace_file, sync_directory, token,
 };
 use super::history::{self, Entry};
 use super::newer::{self, Newer};
 use super::record::{Record, Start};
-use crate::model::{Kind, Span};
-use crate::sys::clock::moment;
-use crate::sys::file::{is_synced_with_its_name, sync, write_out};
-use crate::sys::flock;
-use crate::sys::user;
+use again_base::directory::{Directory, Keeps, shown};
+use again_base::model::{Kind, Span};
+use again_base::sys::clock::moment;
+use again_base::sys::file::{is_synced_with_its_name, sync, write_out};
+use again_base::sys::flock;
+use again_base::sys::user;
 
 /// A state directory of our own.
 #[derive(Debug, Clone)]
@@ -127,7 +127,7 @@ impl Store {
         found.below("reruns", 0o755)?;
         // Not before it is known to be ours.
         if let Ok(descriptor) = held.descriptor() {
-            crate::sys::log::last_resort(descriptor);
+            again_base::sys::log::last_resort(descriptor);
         }
         Ok(())
     }
@@ -573,12 +573,12 @@ mod tests {
 
     const ID: &str = "0123456789abcdef";
 
-    fn at(n: u64) -> crate::model::Moment {
-        crate::model::Moment {
+    fn at(n: u64) -> again_base::model::Moment {
+        again_base::model::Moment {
             boot: "b".into(),
-            place: crate::model::Place::default(),
-            uptime: crate::model::Boottime::from_nanos(n),
-            wall: crate::model::Walltime::from_millis(n),
+            place: again_base::model::Place::default(),
+            uptime: again_base::model::Boottime::from_nanos(n),
+            wall: again_base::model::Walltime::from_millis(n),
         }
     }
 

@@ -12,13 +12,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::directory::shown;
 use super::files::{Draft, GUARDED, cannot_write, private_file, read_bounded, token};
 use super::record::{Record, Start as Counted};
 use super::store::{QUIET, RECORD, Store};
-use crate::model::{Cap, Moment, Span, Use};
 use crate::policy::cap;
-use crate::sys::flock;
+use again_base::directory::shown;
+use again_base::model::{Cap, Moment, Span, Use};
+use again_base::sys::flock;
 
 const STARTS: &str = "starts";
 
@@ -256,7 +256,7 @@ fn retain(text: &str, of: impl Fn(&Start) -> bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Boottime, Kind, Place, Walltime};
+    use again_base::model::{Boottime, Kind, Place, Walltime};
 
     const CAP: Cap = Cap {
         max_runs: 3,
@@ -392,7 +392,7 @@ mod tests {
     fn a_target_is_forgotten_once_it_is_quiet() {
         use std::time::{Duration, SystemTime};
         let (dir, store) = store();
-        let now = crate::sys::clock::moment();
+        let now = again_base::sys::clock::moment();
         let ids: Vec<String> = (0..5).map(|n| format!("{n:016x}")).collect();
         let set = |id: &str, name: &str, days: u64| {
             let path = dir.path().join("state/targets").join(id).join(name);

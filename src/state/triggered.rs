@@ -12,9 +12,8 @@ use super::files::{GUARDED, cannot_write, sync_directory};
 use super::record::{Record, Timer};
 use super::reruns::Rerun;
 use super::store::{Store, is_id, names};
-use crate::model::{
-    Boottime, Identity, Kind, Lineage, Moment, Provenance, Taken, Trigger, Walltime,
-};
+use again_base::model::{Boottime, Identity, Kind, Moment, Provenance, Walltime};
+use again_base::schema::origin::{Lineage, Taken, Trigger};
 
 /// The directory with the names of targets.
 const TRIGGERED: &str = "triggered";
@@ -217,7 +216,7 @@ impl Store {
     pub fn keep(&self, record: &Record) -> Result<()> {
         let sync = |path: &std::path::Path| {
             let file = File::options().read(true).custom_flags(GUARDED).open(path);
-            file.and_then(|file| crate::sys::file::sync(&file))
+            file.and_then(|file| again_base::sys::file::sync(&file))
                 .map_err(|e| cannot_write(path, e))
         };
         let orders = record.timers.values();
@@ -234,6 +233,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use again_base::schema::name::Id;
     use proptest::prelude::*;
 
     fn at(seconds: u64) -> Moment {
@@ -247,9 +247,9 @@ mod tests {
 
     fn trigger(sender: &str, number: u64, until: u64) -> Trigger {
         Trigger {
-            id: format!("{number:032x}"),
-            sender: sender.into(),
-            name: "x".into(),
+            id: Id::from_bits(number.into()),
+            sender: sender.parse().expect("a certname"),
+            name: "x".parse().expect("a name"),
             number,
             until: Walltime::from_millis(until),
         }

@@ -1,7 +1,7 @@
 //! Undoing of recorded starts that never began, and the newest known run of this boot.
 
 use super::record::{Record, Running};
-use crate::model::{Boottime, Moment, Span};
+use again_base::model::{Boottime, Moment, Span};
 
 /// By how much both clocks may drift apart between two moments of one boot.
 const CLOCKS_APART: Span = Span::from_secs(1);

@@ -27,10 +27,11 @@ use siphasher::sip::SipHasher13;
 use super::files::{self, GUARDED, private_file, read_bounded};
 use super::logs::Logs;
 use super::store::Store;
-use crate::model::{LogLimits, Span};
-use crate::sys::clock::{self, moment};
-use crate::sys::spawn::{self, Image};
-use crate::sys::{idle, pidfd, title};
+use crate::sys::{idle, title};
+use again_base::model::{LogLimits, Span};
+use again_base::sys::clock::{self, moment};
+use again_base::sys::pidfd;
+use again_base::sys::spawn::{self, Image};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "upkeep";

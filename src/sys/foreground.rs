@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{WaitOptions, wait};
 
-use super::attributes::{SignalState, set_signals};
-use super::spawn::{self, Exec, Image};
-use crate::model::{End, Identity};
+use again_base::model::{End, Identity};
+use again_base::sys::attributes::{SignalState, set_signals};
+use again_base::sys::spawn::{self, Exec, Image};
 
 /// A process that has not become the run yet.
 #[derive(Debug)]

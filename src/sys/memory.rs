@@ -5,7 +5,7 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, PF_W, PT_LOAD};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout};
 
-use super::start::auxiliary;
+use again_base::sys::start::auxiliary;
 
 /// poll(2), for a long sleep: tells the kernel before it that the clean pages of our
 /// own program are not needed. They are read again from the page cache when something

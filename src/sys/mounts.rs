@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use super::process::{lossy, read_whole};
+use again_base::sys::process::{lossy, read_whole};
 
 /// Whether this process is in a chroot: another process of its mount namespace, one of
 /// these or the first, has another root.

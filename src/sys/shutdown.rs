@@ -4,11 +4,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::file::read_regular;
-use super::process::identify;
-use super::{clock, localtime};
-use crate::model::{Hold, Identity, Span, Walltime};
 use crate::policy::shutdown::{Announced, holds, scheduled};
+use again_base::model::{Hold, Identity, Span, Walltime};
+use again_base::sys::file::read_regular;
+use again_base::sys::process::identify;
+use again_base::sys::{clock, localtime};
 
 /// The file of systemd-logind's scheduled shutdown (src/login/logind-dbus.c).
 const SCHEDULED: &str = "/run/systemd/shutdown/scheduled";

@@ -13,11 +13,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use super::attributes::{SignalState, set_disposition};
 use super::memory;
-use super::pidfd::Handle;
-use super::process::is_alive;
-use crate::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
+use again_base::sys::attributes::{SignalState, set_disposition};
+use again_base::sys::pidfd::Handle;
+use again_base::sys::process::is_alive;
 
 /// What ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,8 +320,8 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .expect("cat");
-        let who = super::super::process::identify(child.id().cast_signed());
-        let handle = super::super::pidfd::open(who.expect("alive")).expect("a handle");
+        let who = again_base::sys::process::identify(child.id().cast_signed());
+        let handle = again_base::sys::pidfd::open(who.expect("alive")).expect("a handle");
         drop(child.stdin.take());
         assert!(handle.wait(std::time::Duration::from_secs(60)));
         raise(Signal::SIGTERM).expect("raised");
@@ -340,7 +340,7 @@ mod tests {
         let mut rest = |until| next(&mut sleeper, None, until, Some(&watch));
         assert_eq!(rest(NOW), Wake::Time);
         assert_eq!(rest(None), Wake::Changed);
-        let soon = super::super::clock::boottime() + Span::from_nanos(1_000_000);
+        let soon = again_base::sys::clock::boottime() + Span::from_nanos(1_000_000);
         assert_eq!(rest(Some(soon)), Wake::Time);
 
         assert!(sleeper.was_told_to_end(), "which nothing takes back");

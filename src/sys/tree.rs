@@ -1,13 +1,13 @@
 //! What the processes of runs do, for people: one scan of the machine by sysinfo. Who a process is, and whether it lives, is a
-//! question to [`super::process`].
+//! question to [`again_base::sys::process`].
 #![forbid(unsafe_code)]
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
 
-use super::clock::boottime;
-use super::machine::replacement;
-use super::process::{identify, is_alive};
-use crate::model::{Identity, Process, Span, Tree};
+use again_base::model::{Identity, Process, Span, Tree};
+use again_base::sys::clock::boottime;
+use again_base::sys::machine::replacement;
+use again_base::sys::process::{identify, is_alive};
 
 /// How many characters of a command line are kept. Its user chose them.
 const COMMAND: usize = 160;
@@ -72,7 +72,7 @@ fn process(seen: &sysinfo::Process, age: Span) -> Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::process::own_identity;
+    use again_base::sys::process::own_identity;
     use std::process::Command;
 
     #[test]

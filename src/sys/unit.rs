@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::process::{lossy, read_whole};
+use again_base::sys::process::{lossy, read_whole};
 
 /// A property of scopes since systemd 253 (its NEWS), which some distributions have added to
 /// 252: systemd.scope(5).

@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::model::Identity;
-use crate::sys::attributes::SignalState;
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::spawn::{self, Image, Plan};
 use crate::sys::title;
+use again_base::model::Identity;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::spawn::{self, Image, Plan};
 use anyhow::Result;
 
 /// The verb, which the ordinary command line does not know.

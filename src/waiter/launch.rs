@@ -10,7 +10,6 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use super::ledger::Ledger;
 use super::observer::Observer;
 use super::world::World;
-use crate::model::{Bytes, Identity, Moment};
 use crate::outcome;
 use crate::policy::waiter::{Step, step};
 use crate::puppet::environment;
@@ -23,11 +22,13 @@ use crate::state::record::{BeforeStart, Record, Running, Timer};
 use crate::state::reruns::Rerun;
 use crate::state::store::Locked;
 use crate::state::upkeep::Upkeep;
-use crate::sys::clock::{self, moment};
-use crate::sys::file::is_null;
-use crate::sys::process::own_identity;
-use crate::sys::spawn::{self, ExecFailure, Image};
-use crate::sys::{attributes, mounts, user};
+use crate::sys::mounts;
+use again_base::model::{Bytes, Identity, Moment};
+use again_base::sys::clock::{self, moment};
+use again_base::sys::file::is_null;
+use again_base::sys::process::own_identity;
+use again_base::sys::spawn::{self, ExecFailure, Image};
+use again_base::sys::{attributes, user};
 
 /// Becomes the rerun. Returns if no rerun is to start after all: the next look tells why.
 ///

@@ -4,12 +4,12 @@
 //! Knowing and writing are two things. The record is changed when the waiter goes to
 //! sleep, or with the start: a rerun that follows at once costs one change.
 
-use crate::model::{Boottime, Identity, Moment, Span};
 use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Due, Service, Slot, View};
 use crate::state::order::Ticket;
 use crate::state::record::{Record, Running, Timer};
 use crate::state::standing::Standing;
+use again_base::model::{Boottime, Identity, Moment, Span};
 
 /// What one waiter knows of its timer.
 #[derive(Debug, Clone)]
@@ -220,7 +220,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Kind, Place, Walltime};
+    use again_base::model::{Kind, Place, Walltime};
     use proptest::prelude::*;
 
     const RUN: Identity = Identity { pid: 7, start: 7 };

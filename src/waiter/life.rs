@@ -11,7 +11,6 @@ use super::ledger::Ledger;
 use super::question::Question;
 use super::start::{self, Arm, ScopeWish};
 use super::world::{World, may_pass};
-use crate::model::{Boottime, Bytes, Hold, Identity, Moment, Span};
 use crate::policy::shutdown::Shutdown;
 use crate::policy::waiter::{ASK_AGAIN, Finish, Slot, Step, step};
 use crate::state::change::Change;
@@ -20,10 +19,12 @@ use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::order::{Order, decode};
 use crate::state::record::{Record, Timer};
-use crate::sys::clock::{self, moment};
-use crate::sys::pidfd::{self, Handle};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
-use crate::sys::{localtime, shutdown, title};
+use crate::sys::{shutdown, title};
+use again_base::model::{Boottime, Bytes, Hold, Identity, Moment, Span};
+use again_base::sys::clock::{self, moment};
+use again_base::sys::localtime;
+use again_base::sys::pidfd::{self, Handle};
 
 /// After a failure that may pass, such as that of a full disk, the next attempt is
 /// made after this long; from then on after twice as long each time.

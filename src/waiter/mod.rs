@@ -18,12 +18,13 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use crate::model::Exit;
 use crate::state::order::Ticket;
 use crate::state::store::Store;
-use crate::sys::attributes::SignalState;
 use crate::sys::sleep::Sleeper;
-use crate::sys::{clock, log, spawn, title};
+use crate::sys::title;
+use again_base::model::Exit;
+use again_base::sys::attributes::SignalState;
+use again_base::sys::{clock, log, spawn};
 
 /// Runs a waiter to its end. Returns its exit status, unless it becomes the rerun.
 pub fn main(arguments: &[OsString]) -> i32 {

@@ -15,7 +15,6 @@ use anyhow::{Context, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::start::{Arm, ScopeWish, arm};
-use crate::model::{Base, Identity, Moment, Span};
 use crate::outcome;
 use crate::puppet::live;
 use crate::state::change::Change;
@@ -24,13 +23,15 @@ use crate::state::history::What;
 use crate::state::order::{Order, Ticket, decode, encode};
 use crate::state::record::{Record, Timer};
 use crate::state::store::Store;
-use crate::sys::attributes::SignalState;
-use crate::sys::clock::{self, boottime, moment};
-use crate::sys::pidfd;
-use crate::sys::process;
 use crate::sys::sleep::{Sleeper, Wake, Watch};
-use crate::sys::spawn::{self, Image, Plan};
-use crate::sys::{log, title};
+use crate::sys::title;
+use again_base::model::{Base, Identity, Moment, Span};
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::{self, boottime, moment};
+use again_base::sys::log;
+use again_base::sys::pidfd;
+use again_base::sys::process;
+use again_base::sys::spawn::{self, Image, Plan};
 
 /// The verb, which the ordinary command line does not know.
 pub const NAME: &str = "observe";
@@ -125,7 +126,7 @@ pub fn main(arguments: &[OsString]) -> i32 {
             io::stderr(),
             "again: error: '{NAME}' is what a waiter starts; it cannot be called by hand"
         );
-        return crate::model::Exit::Usage as i32;
+        return again_base::model::Exit::Usage as i32;
     };
     title::set_short(c"again");
     match run(order, begin) {

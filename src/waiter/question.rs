@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use super::launch::environment_of;
-use crate::model::End;
 use crate::state::order::Order;
-use crate::sys::spawn::{self, Image};
-use crate::sys::{foreground, pidfd};
+use crate::sys::foreground;
+use again_base::model::End;
+use again_base::sys::pidfd;
+use again_base::sys::spawn::{self, Image};
 
 /// The longest line that is kept, in bytes.
 const LONGEST: usize = 1000;

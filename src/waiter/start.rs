@@ -17,8 +17,9 @@ use crate::state::history::What;
 use crate::state::order::{Order, Ticket, encode};
 use crate::state::record::Timer;
 use crate::state::store::{Locked, Store};
-use crate::sys::pidfd::Handle;
-use crate::sys::{clock, spawn, unit};
+use crate::sys::unit;
+use again_base::sys::pidfd::Handle;
+use again_base::sys::{clock, spawn};
 
 /// A timer to arm.
 #[derive(Debug)]

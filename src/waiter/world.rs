@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::ledger::Ledger;
-use crate::model::{Boottime, Bytes, Foreign, Identity, Kind, Moment, Provenance, Span, Stuck};
 use crate::outcome;
 use crate::policy::waiter::{AtDue, Blocker, Service, Slot, View};
 use crate::policy::{cap, shutdown};
@@ -21,11 +20,14 @@ use crate::state::order::{Order, Ticket, decode};
 use crate::state::record::{Record, Running, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
-use crate::sys::clock::{boottime, moment};
-use crate::sys::pidfd::{self, Handle};
-use crate::sys::process::{is_alive, own_identity};
 use crate::sys::shutdown::announced;
-use crate::sys::user;
+use again_base::model::{
+    Boottime, Bytes, Foreign, Identity, Kind, Moment, Provenance, Span, Stuck,
+};
+use again_base::sys::clock::{boottime, moment};
+use again_base::sys::pidfd::{self, Handle};
+use again_base::sys::process::{is_alive, own_identity};
+use again_base::sys::user;
 
 /// Where a waiter looks.
 #[derive(Debug)]

@@ -3,14 +3,14 @@
 //! a process does between two of its looks at the machine is one turn, and it may be killed at each.
 //!
 //! Requests, `stop`, `now`, `reset`, `resume`, `disable` and `enable` are the program's own code, to which the model's
-//! machine is the kernel (`again::sys::machine`). Of a waiter, what it knows, sees, writes and takes off the record is the
+//! machine is the kernel (`again_base::sys::machine`). Of a waiter, what it knows, sees, writes and takes off the record is the
 //! program's own too; its steps are the test's, and follow `waiter::{life, launch}`. What became of promises is told by
 //! the records alone.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use again::model::{Cap, OnCap, Span};
+use again_base::model::{Cap, OnCap, Span};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use again::puppet::options::{FLAGS, Names, VALUED};
+use again_base::puppet::options::{FLAGS, Names, VALUED};
 
 use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
 use again_rig::{

@@ -63,7 +63,7 @@ fn every_command_and_every_flag_and_none_else() {
 
 #[test]
 fn every_exit_status_and_none_else() {
-    let source = source("src/model/exit.rs");
+    let source = source("base/src/model/exit.rs");
     let mut real: BTreeSet<String> = source
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','))
@@ -92,7 +92,7 @@ fn variables(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_environment_variable_and_none_else() {
-    let real: BTreeSet<String> = ["src/config.rs", "src/sys/log.rs"]
+    let real: BTreeSet<String> = ["src/config.rs", "base/src/sys/log.rs"]
         .iter()
         .flat_map(|name| {
             let text = source(name);
@@ -150,8 +150,8 @@ fn every_default_is_the_programs() {
     let most = defaults.max_jitter;
     assert_eq!(defaults.jitter, None);
     let jitter = |delta| {
-        let delta = again::model::Span::from_secs(delta);
-        again::policy::delay::jitter_range(delta, None, most, 1).secs()
+        let delta = again_base::model::Span::from_secs(delta);
+        again_base::delay::jitter_range(delta, None, most, 1).secs()
     };
     let (quarter, least) = (120 / jitter(120), jitter(0));
     assert_eq!(quarter, 4);

@@ -560,7 +560,7 @@ fn what_is_no_word_is_refused() {
             &good.replace("\"version\":1", "\"version\":2"),
             "its version is 2",
         ),
-        (&good.replace("web1", "w\\u0007"), "is none"),
+        (&good.replace("web1", "w\\u0007"), "is no certname"),
         (&"[".repeat(100_000), "expected"),
     ] {
         let done = scratch.again(&asked(text, "--delta=0", &["/bin/true"]));

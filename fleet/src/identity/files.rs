@@ -4,7 +4,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use again::sys::file::read_named;
+use again_base::sys::file::read_named;
 
 use super::authority::{Authority, Revocation};
 use super::own::Own;

@@ -1,6 +1,6 @@
 //! Which places belong to nodes that are dead, though somebody keeps their leases alive: those whose beats have not grown for a while.
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use crate::wire::beat::Beat;
 use crate::wire::key::Key;

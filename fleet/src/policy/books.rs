@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use again::model::{Moment, Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::rule::COUNTS;

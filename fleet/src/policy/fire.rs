@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::lineage::{self, TooFar};

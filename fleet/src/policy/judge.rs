@@ -3,7 +3,7 @@
 //! It is asked twice: by the service, which lets nothing come near root that nobody accepted could have sent; and by the one
 //! who takes, as root, with the books.
 
-use again::model::{Moment, Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 
 use super::accept::{Accept, Extensions};
 use super::books::Books;
@@ -579,7 +579,7 @@ mod tests {
                     }
                     Turn::Forgets => {
                         forgotten = forgotten.max(now.wall);
-                        drop(books.forget(&now));
+                        let _ = books.forget(&now);
                     }
                     Turn::Comes(which, waits) => {
                         let trigger = which.get(&triggers);

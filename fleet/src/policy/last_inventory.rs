@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 
 use crate::wire::name::Node;
 use crate::wire::value::Value;

@@ -2,10 +2,11 @@
 //!
 //! Every origin keeps its own way. So a circle ends by its own hops, and blocks no trigger that merely went with it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::wire::lineage::{Cause, Lineage, MOST_HOPS, MOST_ORIGINS, Origin};
+use again_base::schema::origin;
+
+use crate::wire::lineage::{Cause, Lineage, MOST_HOPS, Origin};
 use crate::wire::name::{Id, Node};
 
 /// How many hops an origin may make, where nobody set it.
@@ -19,18 +20,8 @@ pub fn merged<'a>(all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
 
 /// The same, but one origin stays in any case: it displaces no more than one.
 pub fn merged_with<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
-    let mut origins = BTreeMap::<&Id, &Origin>::new();
-    for origin in all.into_iter().flat_map(|lineage| &lineage.0) {
-        let known = origins.entry(&origin.id).or_insert(origin);
-        if (origin.hops(), origin) > (known.hops(), *known) {
-            *known = origin;
-        }
-    }
-    let mut origins: Vec<Origin> = origins.into_values().cloned().collect();
-    origins.sort_by_key(|origin| (Some(&origin.id) != first, origin.hops()));
-    origins.truncate(MOST_ORIGINS);
-    origins.sort();
-    Lineage(origins)
+    let origins = all.into_iter().flat_map(|lineage| &lineage.0);
+    Lineage(origin::merged(first, origins))
 }
 
 /// An origin that has made all the hops that it may.
@@ -125,6 +116,7 @@ fn too_far(origin: &Origin, target: &Node, limit: usize) -> TooFar {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::wire::lineage::MOST_ORIGINS;
     use proptest::prelude::*;
 
     pub fn node(text: &str) -> Node {

@@ -1,6 +1,6 @@
 //! Locks: who may hold one, whose word counts, and who tries first when nobody holds it.
 
-use again::model::Span;
+use again_base::model::Span;
 
 use crate::wire::lock::{Lock as Word, Published};
 use crate::wire::name::{Name, Node};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 
 use super::term;
 use crate::wire::inventory::Inventory;

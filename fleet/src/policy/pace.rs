@@ -1,7 +1,7 @@
 //! How long a target waits, beyond what it was asked for: so that many targets do not start together, and a circle slows down.
 
-use again::model::Span;
-use again::policy::delay;
+use again_base::delay;
+use again_base::model::Span;
 
 /// What a node's operator set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What a target's ledger has on disk: on the first line all of it, and on each other line a change since.
 
-use again::model::Moment;
+use again_base::model::Moment;
 use serde::{Deserialize, Serialize};
 
 use super::books::{Books, Record};
@@ -110,7 +110,7 @@ pub fn most(first: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use again::model::Span;
+    use again_base::model::Span;
 
     use super::super::books::MOST_ENTRIES;
     use super::super::term::tests::moment;
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn longest_entries_fit_into_the_largest_file() {
         let now = Moment {
-            place: again::sys::clock::moment().place,
+            place: again_base::sys::clock::moment().place,
             ..moment(&"b".repeat(36), u64::MAX / 2_000_000, u64::MAX)
         };
         let node = |n: usize| -> Node {

@@ -1,7 +1,7 @@
 //! PURE: whether a node is connected, according to the time at which it signed what it publishes. Nothing but what people are shown
 //! depends on that.
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 
 /// Age at which a connected node signs what it publishes anew.
 const SIGNED_ANEW: Span = Span::from_secs(600);

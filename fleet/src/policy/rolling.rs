@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use crate::wire::key::Key;
 use crate::wire::name::{Id, Name, Node};

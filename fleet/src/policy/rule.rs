@@ -3,7 +3,7 @@
 //! An event that meets a rule is a trigger which the node of the event signed with it. The service and root's side make it by the same
 //! function of the same signed batch, so that it is the same for both, and each time.
 
-use again::model::Span;
+use again_base::model::Span;
 use ring::digest::{Context, SHA256};
 
 use super::accept::is_like;

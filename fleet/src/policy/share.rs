@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::term;
@@ -394,8 +394,8 @@ mod tests {
     use super::super::lineage::tests::node;
     use super::*;
     use crate::wire::trigger::tests::trigger;
-    use again::model::Boottime;
     use again::policy::next::{self, Place, Slot};
+    use again_base::model::Boottime;
     use proptest::prelude::*;
 
     const CAP: Cap = Cap {

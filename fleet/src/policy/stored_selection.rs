@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use again::model::{Boottime, Moment, Span};
+use again_base::model::{Boottime, Moment, Span};
 use serde::{Deserialize, Serialize};
 
 use super::fire::Request;

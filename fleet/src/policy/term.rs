@@ -1,6 +1,6 @@
 //! Times that a wrong clock does not shorten.
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 

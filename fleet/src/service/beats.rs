@@ -1,6 +1,6 @@
 //! This node's beats while it has places, and its looks at those of others. What is to be done is decided here, and done elsewhere.
 
-use again::model::{Boottime, Walltime};
+use again_base::model::{Boottime, Walltime};
 
 use crate::policy::beat::{Dead, Found, Silence, Watched};
 use crate::wire::beat::{Beat, Covered};

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use again::sys::pidfd::inherit;
+use again_base::sys::pidfd::inherit;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::SocketType;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use crate::ask::{Failure, Reason};
 use crate::engine::Error;

@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use again::model::Identity;
-use again::sys::file::sync;
-use again::sys::{clock, process};
+use again_base::model::Identity;
+use again_base::sys::file::{OnDisk, atomic_write};
+use again_base::sys::{clock, process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::alarm::waited_for;
@@ -62,12 +62,7 @@ impl File {
     /// They are not.
     pub fn write_locks(&self, locks: &Locks) -> io::Result<()> {
         let path = self.0.with_file_name(LOCKS);
-        let new = path.with_extension("new");
-        fs::write(&new, locks.written())?;
-        sync(&fs::File::open(&new)?)?;
-        fs::rename(&new, &path)?;
-        let directory = path.parent().map(fs::File::open);
-        directory.map_or(Ok(()), |directory| sync(&directory?))
+        atomic_write(&path, locks.written().as_bytes(), 0o600, OnDisk::Name).map(drop)
     }
 
     /// Writes them down.
@@ -76,9 +71,7 @@ impl File {
     /// Those of the disk.
     pub fn write(&self, slots: &Slots) -> io::Result<()> {
         let text = format!("{}\n{}", clock::boot_id(), slots.written());
-        let new = self.0.with_extension("new");
-        fs::write(&new, text)?;
-        fs::rename(&new, &self.0)
+        atomic_write(&self.0, text.as_bytes(), 0o600, OnDisk::Nothing).map(drop)
     }
 }
 

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use crate::wire::name::Id;
     use crate::wire::outcome::Outcome;
-    use again::model::Moment;
+    use again_base::model::Moment;
 
     use crate::policy::term::Term;
     use crate::step::model::Content;

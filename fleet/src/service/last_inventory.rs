@@ -1,11 +1,10 @@
 //! The file with the nodes as they were read last. It is not held in memory, for it may be many times larger than all else.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::Walltime;
-use again::sys::file::sync;
+use again_base::model::Walltime;
+use again_base::sys::file::{OnDisk, atomic_write};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -60,7 +59,7 @@ impl File {
     /// What it holds. One that cannot be read, or is of another fleet, holds nothing; the log says why it cannot be read.
     pub fn read(&self) -> LastInventory {
         let (longest, flags) = (LONGEST as u64, OFlags::NOFOLLOW.bits() as i32);
-        let bytes = again::sys::file::read_regular(&self.path, longest, flags);
+        let bytes = again_base::sys::file::read_regular(&self.path, longest, flags);
         let known = bytes.and_then(|bytes| parse(&bytes, &self.namespace));
         known.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
@@ -82,10 +81,7 @@ impl File {
             let what = format!("it would have {is} bytes, and {most} are allowed");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
-        let new = self.path.with_extension("new");
-        fs::write(&new, bytes)?;
-        sync(&fs::File::open(&new)?)?;
-        fs::rename(&new, &self.path)
+        atomic_write(&self.path, &bytes, 0o600, OnDisk::Content).map(drop)
     }
 }
 

@@ -14,7 +14,7 @@ mod tokens;
 
 use std::collections::BTreeMap;
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use super::few::Few;
 use super::slots::Place;

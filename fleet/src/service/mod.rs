@@ -54,8 +54,8 @@ use std::io;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
-use again::model::{Boottime, Moment, Span};
-use again::sys::clock;
+use again_base::model::{Boottime, Moment, Span};
+use again_base::sys::clock;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -1,11 +1,10 @@
 //! The file with the newest versions of nodes' facts that this service has read.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
-use again::sys::file::sync;
+use again_base::sys::file::{OnDisk, atomic_write};
 use rustix::fs::OFlags;
 
 use crate::policy::newest::Newest;
@@ -20,7 +19,8 @@ impl File {
     /// File in this directory, and what it holds. One that cannot be read holds nothing.
     pub fn open(directory: &Path) -> (File, Newest) {
         let path = directory.join("newest");
-        let bytes = again::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
+        let bytes =
+            again_base::sys::file::read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
         let bytes = bytes.unwrap_or_else(|e| {
             if e.kind() != io::ErrorKind::NotFound {
                 warn!(
@@ -42,10 +42,7 @@ impl File {
         let Some(text) = newest.written() else {
             return Ok(());
         };
-        let new = self.0.with_extension("new");
-        fs::write(&new, text)?;
-        sync(&fs::File::open(&new)?)?;
-        fs::rename(&new, &self.0)?;
+        atomic_write(&self.0, text.as_bytes(), 0o600, OnDisk::Content)?;
         newest.kept();
         Ok(())
     }

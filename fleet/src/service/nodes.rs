@@ -102,7 +102,7 @@ impl Nodes {
 mod tests {
     use std::fs;
 
-    use again::model::Walltime;
+    use again_base::model::Walltime;
 
     use super::*;
 

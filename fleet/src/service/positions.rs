@@ -1,12 +1,11 @@
 //! The file with how far the events of each run are told. The spool itself is root's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 
-use again::sys::file::read_regular;
+use again_base::sys::file::{OnDisk, atomic_write, read_regular};
 use rustix::fs::OFlags;
 
 use crate::wire::name::Id;
@@ -48,10 +47,11 @@ impl Positions {
     /// Those of the disk, with the path.
     pub fn put(&mut self, run: &Id, position: u64) -> Result<(), String> {
         self.offsets.insert(run.clone(), position);
-        let new = self.path.with_extension("new");
         let text = serde_json::to_vec(&self.offsets).expect("plain values");
-        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path));
-        written.map_err(|e| format!("{}: {e}", self.path.display()))
+        let written = atomic_write(&self.path, &text, 0o600, OnDisk::Nothing);
+        written
+            .map(drop)
+            .map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
     /// Keeps the positions of these runs alone.
@@ -64,6 +64,7 @@ impl Positions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn positions_are_there_again_for_runs_whose_files_are_there() {

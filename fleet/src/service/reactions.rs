@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use tracing::warn;
 
-use again::model::{Boottime, Walltime};
+use again_base::model::{Boottime, Walltime};
 
 use crate::policy::books::Which;
 use crate::policy::rule::Rule;

@@ -1,7 +1,7 @@
 //! When the executor is asked about accepted triggers: soon after, when a process that works for them has ended, and
 //! otherwise less and less often. No clock in here.
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 /// How soon after something has happened; and how often if the ends of processes are not seen.
 const FIRST: Span = Span::from_secs(2);

@@ -10,7 +10,7 @@ mod kept;
 /// What there is to say of them.
 mod shown;
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 pub use held::{Holder, Run, named};
 use held::{before, ended};

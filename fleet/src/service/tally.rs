@@ -1,10 +1,10 @@
 //! How the service does, in numbers, written down for `again metrics`.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::{Boottime, Span, Walltime};
+use again_base::model::{Boottime, Span, Walltime};
+use again_base::sys::file::{OnDisk, atomic_write};
 use rustix::fs::OFlags;
 
 use super::telling::Counts;
@@ -41,7 +41,7 @@ impl Tally {
     /// In this directory, with what services before this one have told.
     pub fn open(directory: &Path) -> (Tally, Counts) {
         let path = directory.join("counts.json");
-        let text = again::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
+        let text = again_base::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
         let counts = text
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok());
@@ -75,9 +75,7 @@ impl Tally {
             text += &format!(",\"{key}\":{number}");
         }
         text.push('}');
-        let new = self.path.with_extension("new");
-        fs::write(&new, text)?;
-        fs::rename(&new, &self.path)?;
+        atomic_write(&self.path, text.as_bytes(), 0o644, OnDisk::Nothing)?;
         self.written = numbers;
         Ok(true)
     }
@@ -86,6 +84,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fs;
 
     use super::*;
 

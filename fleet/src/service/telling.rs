@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 use serde::Deserialize;
 
 use super::parcel::{Parcel, Piece, cut};

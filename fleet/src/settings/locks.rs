@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use again::toml::{self, Written};
+use again_base::toml::{self, Written};
 
 use super::rules::{at, each};
 use super::value::Setting;

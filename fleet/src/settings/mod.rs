@@ -8,14 +8,15 @@ mod rules;
 mod value;
 
 use std::cell::LazyCell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use again::model::{Span, Usage};
-use again::sys::file::read_settings;
-use again::toml::{self, Written};
+use again_base::model::{Span, Usage};
+use again_base::settings::{option, variable};
+use again_base::sys::file::read_settings;
+use again_base::toml;
 
 use crate::identity::authority::{Authority, Revocation};
 use crate::identity::files::{self, Paths};
@@ -30,7 +31,7 @@ use crate::wire::name::{Name, Namespace, Node};
 pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Endpoint, Engine, Trust};
-use value::{Hops, MaxWait, Percent, Setting, Skew, Slots, Spread, Table, Ttl, Words};
+use value::{Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl, Words};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
@@ -104,38 +105,8 @@ struct Files {
     revocation: Revocation,
 }
 
-/// Makes one source of settings, in which every key is optional, of the table below: key and type, the environment variable,
-/// and the default where that depends on nothing. Who may do what, and what is run, stands in the file alone.
-macro_rules! layer {
-    ($($key:ident: $type:ty $(, $variable:literal)? $(=> $default:expr)?;)*) => {
-        #[derive(Default)]
-        struct Layer {
-            $($key: Option<$type>,)*
-        }
-
-        impl Layer {
-            const KEYS: &[&str] = &[$(stringify!($key)),*];
-            const VARIABLES: &[(&str, &str)] = &[$($((stringify!($key), $variable),)?)*];
-
-            fn put(&mut self, key: &str, written: Written) -> Result<(), String> {
-                match key {
-                    $(stringify!($key) => self.$key = Some(Setting::of(written)?),)*
-                    _ => return Err("it is not known".to_owned()),
-                }
-                Ok(())
-            }
-
-            /// The same, and what `below` says where this says nothing.
-            fn or(self, below: Self) -> Self {
-                Layer { $($key: self.$key.or(below.$key),)* }
-            }
-
-            $($(fn $key(&mut self) -> $type { self.$key.take().unwrap_or_else(|| $default) })?)*
-        }
-    };
-}
-
-layer! {
+// Who may do what, and what is run, stands in the file alone.
+again_base::layer! {
     engine: Engine, "AGAIN_FLEET_ENGINE" => Engine::Etcd;
     endpoints: Vec<Endpoint>, "AGAIN_FLEET_ENDPOINTS" => Vec::new();
     tls: bool, "AGAIN_FLEET_TLS" => true;
@@ -204,14 +175,6 @@ impl Surroundings {
             program: std::env::current_exe().unwrap_or_default(),
         }
     }
-
-    fn variable(&self, name: &str) -> Option<&OsStr> {
-        let mut all = self.environment.iter();
-        let found = all.find(|(n, _)| n == name);
-        found
-            .map(|(_, value)| value.as_os_str())
-            .filter(|value| !value.is_empty())
-    }
 }
 
 /// Puts the settings together.
@@ -223,22 +186,11 @@ pub fn settings(flags: &Flags, around: &Surroundings) -> Result<Settings, Usage>
 }
 
 fn put_together(flags: &Flags, around: &Surroundings) -> Result<Settings, String> {
-    let state_dir = flags
-        .state_dir
-        .as_ref()
-        .map(|path| Written::Variable(path.into()));
-    let state_dir = state_dir.map(PathBuf::of).transpose();
     let typed = Layer {
-        state_dir: state_dir.map_err(|e| format!("the option --state-dir: {e}"))?,
+        state_dir: option("--state-dir", &flags.state_dir)?,
         ..Layer::default()
     };
-    let mut environment = Layer::default();
-    for (key, name) in VARIABLES {
-        if let Some(value) = around.variable(name) {
-            let put = environment.put(key, Written::Variable(value.to_owned()));
-            put.map_err(|e| format!("the environment variable {name}: {e}"))?;
-        }
-    }
+    let environment = Layer::of_environment(&around.environment)?;
     let set = typed.or(environment).or(read_file(flags, around)?);
     let settings = resolve(set, around);
     check_trust(&settings)?;
@@ -436,7 +388,7 @@ pub fn requires_slots(flags: &Flags, around: &Surroundings) -> bool {
 
 /// The file, and whether it was named.
 fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
-    let variable = || around.variable("AGAIN_FLEET_CONFIG").map(PathBuf::from);
+    let variable = || variable(&around.environment, "AGAIN_FLEET_CONFIG").map(PathBuf::from);
     let named = flags.config.clone().or_else(variable);
     let is_named = named.is_some();
     (named.unwrap_or_else(|| PathBuf::from(FILE)), is_named)
@@ -445,7 +397,7 @@ fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
 fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
     let (path, is_named) = file(flags, around);
     match read_settings(&path) {
-        Ok(text) => parse_file(&text).map_err(|e| format!("{}: {e}", path.display())),
+        Ok(text) => Layer::of_file(&text).map_err(|e| format!("{}: {e}", path.display())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_named => Ok(Layer::default()),
         Err(e) => Err(format!("{} cannot be read: {e}", path.display())),
     }
@@ -456,15 +408,7 @@ fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
 /// # Errors
 /// A sentence that names line and key.
 pub fn check(text: &str) -> Result<(), String> {
-    parse_file(text).map(|_| ())
-}
-
-/// Parses the file; an error names the line and the key.
-fn parse_file(text: &str) -> Result<Layer, String> {
-    let mut layer = Layer::default();
-    let mut put = |key: &str, written| layer.put(key, written);
-    toml::read(text, KEYS, &mut put)?;
-    Ok(layer)
+    Layer::of_file(text).map(|_| ())
 }
 
 #[cfg(test)]

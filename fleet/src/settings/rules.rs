@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use again::model::Span;
-use again::toml::{self, Written};
+use again_base::model::Span;
+use again_base::toml::{self, Written};
 
 use super::value::{Delta, Setting, Timeout, Words};
 use crate::policy::rule::Rule;
@@ -66,7 +66,7 @@ pub fn each(
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for path in paths {
         let wrong = |e: String| format!("{}: {e}", path.display());
-        let text = again::sys::file::read_regular(&path, LONGEST, 0);
+        let text = again_base::sys::file::read_regular(&path, LONGEST, 0);
         let text = text.map_err(|e| wrong(format!("it cannot be read: {e}")))?;
         let text = String::from_utf8(text).map_err(|_| wrong("it is not UTF-8".to_owned()))?;
         let name = read(&text).map_err(wrong)?;

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 
-use again::model::Span;
-use again::toml::Written;
+use again_base::model::Span;
+pub use again_base::settings::{Setting, Value, Words};
+use again_base::settings::{parsed, read_all};
+use again_base::toml::Written;
 
 use crate::identity::authority::Revocation;
 use crate::policy::accept::{Pattern, Who};
@@ -14,7 +15,6 @@ use crate::policy::rule::Resource;
 use crate::policy::select::Condition;
 use crate::wire::event::Change;
 use crate::wire::lineage::MOST_HOPS;
-use crate::wire::name::{Name, Namespace, Node};
 use crate::wire::slot::MOST_SLOTS;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
 
@@ -70,35 +70,6 @@ impl Endpoint {
     }
 }
 
-/// A value of the file or of a variable.
-pub trait Value: Sized {
-    /// What a value should have been, behind "expected".
-    const WANTED: &'static str = "a string";
-
-    /// Reads it.
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong.
-    fn read(text: &str) -> Result<Self, String>;
-}
-
-impl Value for String {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "" => Err("it is empty".to_owned()),
-            text => Ok(text.to_owned()),
-        }
-    }
-}
-
-impl Value for bool {
-    const WANTED: &'static str = "true or false";
-
-    fn read(text: &str) -> Result<Self, String> {
-        choice(text, &[("true", true), ("false", false)])
-    }
-}
-
 impl Value for Engine {
     fn read(text: &str) -> Result<Self, String> {
         choice(text, &[("etcd", Engine::Etcd), ("nats", Engine::Nats)])
@@ -147,46 +118,19 @@ impl Value for Resource {
 
 impl Value for Condition {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl Value for Namespace {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Namespace>().map_err(|e| e.to_string())
+        parsed(text)
     }
 }
 
 impl Value for Who {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Who>().map_err(|e| e.to_string())
+        parsed(text)
     }
 }
 
 impl Value for Pattern {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Pattern>().map_err(|e| e.to_string())
-    }
-}
-
-impl Value for Name {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Name>().map_err(|e| e.to_string())
-    }
-}
-
-impl Value for Node {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse::<Node>().map_err(|e| e.to_string())
-    }
-}
-
-impl Value for PathBuf {
-    fn read(text: &str) -> Result<Self, String> {
-        if text.starts_with('/') {
-            return Ok(PathBuf::from(text));
-        }
-        Err(format!("'{text}' is not an absolute path"))
+        parsed(text)
     }
 }
 
@@ -306,41 +250,6 @@ fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     })
 }
 
-/// What stands for a key.
-pub trait Setting: Sized {
-    /// Reads it.
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong.
-    fn of(written: Written) -> Result<Self, String>;
-}
-
-impl<T: Value> Setting for T {
-    fn of(written: Written) -> Result<Self, String> {
-        T::read(&written.text(T::WANTED)?)
-    }
-}
-
-impl<T: Value> Setting for Vec<T> {
-    fn of(written: Written) -> Result<Self, String> {
-        read_all(written.list("a list of strings")?)
-    }
-}
-
-/// The program that a trigger runs, and its arguments.
-#[derive(Default)]
-pub struct Words(pub Vec<String>);
-
-impl Setting for Words {
-    fn of(written: Written) -> Result<Self, String> {
-        let words: Vec<String> = Setting::of(written)?;
-        if words.is_empty() {
-            return Err("it is empty; name a program, or remove the key".to_owned());
-        }
-        Ok(Words(words))
-    }
-}
-
 /// A table of the file: who, and for whom.
 #[derive(Default)]
 pub struct Table(pub Vec<(Who, Vec<Pattern>)>);
@@ -356,8 +265,4 @@ impl Setting for Table {
             .collect::<Result<_, String>>()
             .map(Table)
     }
-}
-
-fn read_all<T: Value>(texts: Vec<String>) -> Result<Vec<T>, String> {
-    texts.iter().map(|text| T::read(text)).collect()
 }

@@ -1,7 +1,7 @@
 //! Triggers of senders whose clock is ahead of this node's by more than the skew, or that came before this node's clock was set. They
 //! are not handed over. They stay in the engine for a day, in which either clock may be set right.
 
-use again::model::{Moment, Span};
+use again_base::model::{Moment, Span};
 
 use super::model::{Content, Found, Letter, LetterId, Place, State};
 use crate::policy::books::Which;

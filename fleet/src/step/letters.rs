@@ -1,6 +1,6 @@
 //! Letters to the engine: on disk first, then put until the engine has them. What a letter says is not looked at here.
 
-use again::model::{Moment, Span};
+use again_base::model::{Moment, Span};
 
 use super::model::{Action, Draft, Letter, LetterId, State};
 use super::room::size;

@@ -43,7 +43,7 @@ mod target;
 /// Who is served next.
 mod turns;
 
-use again::model::{Boottime, Moment};
+use again_base::model::{Boottime, Moment};
 
 use self::model::{Action, Event, LetterId, State};
 

@@ -1,7 +1,7 @@
 //! What this node tells of itself: one letter, replaced in place, that is never let go; and the key where it stands, which is this
 //! node's alone.
 
-use again::model::{Moment, Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 
 use super::letters;
 use super::model::{Action, Content, Draft, LetterId, State};

@@ -1,6 +1,6 @@
 //! What is known of the key where this node publishes its facts.
 
-use again::model::Boottime;
+use again_base::model::Boottime;
 
 use crate::wire::inventory::Inventory;
 

@@ -1,6 +1,6 @@
 //! A trigger's register in the engine, and how far this node has come with it.
 
-use again::model::{Boottime, Moment, Span};
+use again_base::model::{Boottime, Moment, Span};
 
 use crate::policy::books::Which;
 use crate::policy::judge::Signed;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use again::model::Moment;
+use again_base::model::Moment;
 
 use super::model::{Action, Back, Client, Letter, Said, SelectionState, State};
 use super::{selections, sender};

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use again::model::{Moment, Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 
 use super::letters;
 use super::model::{Action, Content, Draft, Letter, LetterId, State, TURN, result_key};

@@ -3,7 +3,7 @@
 //! Before it is handed over it is written down, in the place of what was told, that its turn has come: a service that begins again
 //! hands it over at once, for it may have been taken. Whether others have failed counts before that, and not after it.
 
-use again::model::Moment;
+use again_base::model::Moment;
 
 use super::model::{Action, Answer, Content, LetterId, Register, Stage, State, TURN};
 use super::results::{self, News};

@@ -1,6 +1,6 @@
 //! Answers to clients.
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::lineage::TooFar;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span, Walltime};
 
 use super::model::{
     Action, Back, Content, Draft, Letter, LetterId, Resolving, Said, SelectionState, State,
@@ -274,7 +274,7 @@ fn resolve_one(
     sender::send(state, &request, number, &mut said, now, out);
     let count = request.targets.len() - said.failed.len();
     if count > 0 {
-        let s = again::layout::plural(count);
+        let s = again_base::layout::plural(count);
         out.push(Action::Info(format!("{what} is sent to {count} node{s}")));
     }
     let mut reasons = BTreeMap::<&str, Vec<&Node>>::new();

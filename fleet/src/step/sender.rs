@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Moment, Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 
 use super::model::{
     Action, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState, State,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use again::model::{Moment, Span};
+use again_base::model::{Moment, Span};
 
 use super::ahead::Early;
 use super::model::{

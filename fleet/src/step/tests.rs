@@ -1,6 +1,6 @@
 //! Single steps. That they keep every promise together is shown by `tests/simulation`.
 
-use again::model::{Moment, Span};
+use again_base::model::{Moment, Span};
 
 use super::model::*;
 use super::{step, wakes};

@@ -64,7 +64,7 @@ mod tests {
     use crate::policy::term::tests::moment;
     use crate::wire::trigger::Trigger;
     use crate::wire::trigger::tests::trigger;
-    use again::model::Span;
+    use again_base::model::Span;
     use proptest::prelude::*;
 
     /// A service with this number of triggers of each sender.

@@ -2,74 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::Walltime;
-use again::sys::localtime::from_utc;
-use serde::Deserialize;
+use again_base::model::{self, Walltime};
+use again_base::schema::history::{Event, What, events};
+use again_base::sys::localtime::from_utc;
 
 use crate::handover::Answer;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome, Ran};
 
-/// A line of the history, as far as it matters here.
-#[derive(Deserialize)]
-pub(super) struct Line {
-    pub(super) at: String,
-    pub(super) what: String,
-    #[serde(default)]
-    pub(super) target: String,
-    request: String,
-    #[serde(default)]
-    timer: String,
-    chain: String,
-    run: u32,
-    outcome: Option<String>,
-    reason: String,
-    pub(super) origin: Option<Origin>,
-}
-
-impl Line {
-    /// The name of the log of its run.
-    pub(super) fn log(&self) -> String {
-        log(&self.chain, self.run)
-    }
-}
-
-/// The name of the log of a run.
-pub(super) fn log(chain: &str, run: u32) -> String {
-    format!("{chain}-{run}")
-}
-
-/// The lines of the history that can be read.
-pub(super) fn lines(history: &str) -> Vec<Line> {
-    let lines = history.lines();
-    let lines = lines.filter_map(|line| serde_json::from_str(line).ok());
-    lines.collect()
-}
-
-/// The triggers of a request, in the history and the status.
-#[derive(Deserialize)]
-pub struct Origin {
-    pub(super) triggers: Vec<Trigger>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Trigger {
-    pub(super) id: String,
-    #[serde(default)]
-    pub(super) sender: String,
-}
-
-impl Origin {
-    /// Ids of the triggers; those that are not ids are left out.
-    pub fn ids(&self) -> impl Iterator<Item = Id> {
-        let ids = self.triggers.iter().map(|trigger| trigger.id.parse());
-        ids.filter_map(Result::ok)
-    }
-}
-
 /// The newest that the history says of each trigger, in its words. Lines that are about something else are passed over.
 pub fn became(history: &str) -> BTreeMap<Id, Answer> {
-    let lines = lines(history);
+    let lines = events(history);
     let mut became: BTreeMap<Id, Answer> = BTreeMap::new();
     let mut runs: BTreeMap<(&str, u32), Ran> = BTreeMap::new();
     for line in &lines {
@@ -77,10 +20,10 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
             continue;
         };
         let ran = ran(&mut runs, line);
-        for id in origin.ids() {
+        for id in origin.triggers.iter().map(|trigger| &trigger.id) {
             // A run that has ended has begun, whatever the order of the lines.
             let is_news = |known: &Answer| !known.outcome.is_final();
-            if became.get(&id).is_none_or(is_news) {
+            if became.get(id).is_none_or(is_news) {
                 let answer = Answer {
                     outcome,
                     why: outcome::words(&line.reason),
@@ -88,7 +31,7 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
                     is_unwatched: false,
                     above: None,
                 };
-                became.insert(id, answer);
+                became.insert(id.clone(), answer);
             }
         }
     }
@@ -98,25 +41,26 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
     became
 }
 
-fn outcome(line: &Line) -> Option<Outcome> {
-    match (line.what.as_str(), line.outcome.as_deref()) {
-        ("started", _) => Some(Outcome::Started),
+fn outcome(line: &Event) -> Option<Outcome> {
+    use model::Outcome::{Changed, Skipped, Succeeded, Unchanged, Unknown};
+    match (line.what, line.outcome) {
+        (What::Started, _) => Some(Outcome::Started),
         // Of one that succeeded more is not known.
-        ("ended", Some("changed" | "succeeded")) => Some(Outcome::Changed),
-        ("ended", Some("unchanged")) => Some(Outcome::Unchanged),
-        ("ended", Some("unknown")) => Some(Outcome::Unknown),
+        (What::Ended, Some(Changed | Succeeded)) => Some(Outcome::Changed),
+        (What::Ended, Some(Unchanged)) => Some(Outcome::Unchanged),
+        (What::Ended, Some(Unknown)) => Some(Outcome::Unknown),
         // Puppet applied nothing, and the timer was set again.
-        ("ended", Some("skipped")) => None,
-        ("ended" | "failed" | "lost" | "stopped", _) => Some(Outcome::Failed),
-        ("satisfied", _) => Some(Outcome::Satisfied),
+        (What::Ended, Some(Skipped)) => None,
+        (What::Ended | What::Failed | What::Lost | What::Stopped, _) => Some(Outcome::Failed),
+        (What::Satisfied, _) => Some(Outcome::Satisfied),
         _ => None,
     }
 }
 
 /// The run that a line tells the beginning or the end of.
-fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<Ran> {
-    let has_begun = line.what == "started";
-    if !has_begun && line.what != "ended" {
+fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Event) -> Option<Ran> {
+    let has_begun = line.what == What::Started;
+    if !has_begun && line.what != What::Ended {
         return None;
     }
     let log = line.log();
@@ -138,7 +82,7 @@ fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Line) -> Option<R
 }
 
 /// Finds out what followed from a run in its own chain.
-fn follow(ran: &mut Ran, lines: &[Line]) {
+fn follow(ran: &mut Ran, lines: &[Event]) {
     // What is open is little, and each once.
     let (mut begun, mut open) = (BTreeSet::new(), Vec::new());
     for line in lines {
@@ -153,18 +97,18 @@ fn follow(ran: &mut Ran, lines: &[Line]) {
         let own = (of_run, line.request.as_str());
         let known = open.iter().position(|one| *one == own);
         let was_open = known.map(|at| open.swap_remove(at)).is_some();
-        match line.what.as_str() {
-            "requested" | "delayed" => open.push(own),
+        match line.what {
+            What::Requested | What::Delayed => open.push(own),
             // Its new waiter has a request of its own.
-            "resumed" => {
+            What::Resumed => {
                 open.retain(|(of, _)| *of != of_run);
                 open.push(own);
             }
-            "started" => {
+            What::Started => {
                 begun.insert(line.run);
                 open.push(own);
             }
-            "ended" | "failed" | "lost" if was_open => ran.last = outcome(line),
+            What::Ended | What::Failed | What::Lost if was_open => ran.last = outcome(line),
             _ => {}
         }
     }

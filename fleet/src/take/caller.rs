@@ -13,10 +13,10 @@ use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-use again::state::directory::shown;
-use again::sys::file::sync;
-use again::sys::spawn::{close_all_on_exec, memory_file};
-use again::sys::user;
+use again_base::directory::shown;
+use again_base::sys::file::sync;
+use again_base::sys::spawn::{close_all_on_exec, memory_file};
+use again_base::sys::user;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,

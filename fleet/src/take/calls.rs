@@ -4,13 +4,12 @@
 //! its place in the order, its rule as a hash, and its id.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use again::model::Span;
-use again::state::directory::{Directory, Keeps, shown};
-use again::sys::file::{read_regular, sync};
+use again_base::directory::{Directory, Keeps, shown};
+use again_base::model::Span;
+use again_base::sys::file::{OnDisk, read_regular, sync, write_through};
 use ring::digest::{SHA256, digest};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -174,13 +173,8 @@ impl Calls {
             return Err(io::Error::other("the call is too large"));
         }
         let new = self.beside.path().join(NEW);
-        let mut options = File::options();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let mut file = options.custom_flags(flags.bits() as i32).open(&new)?;
-        file.write_all(&text)?;
-        sync(&file)?;
-        fs::rename(&new, self.path().join(name))
+        let path = self.path().join(name);
+        write_through(&new, &path, &text, 0o600, OnDisk::Content).map(drop)
     }
 
     /// The names of all that wait, the oldest first; names that systemd does not see either are none (systemd.path(5)).

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use again::model::{Boottime, Span};
-use again::sys::process;
+use again_base::model::{Boottime, Span, TimerState};
+use again_base::schema::origin::Origins;
+use again_base::schema::status::Status;
+use again_base::sys::process;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::Deserialize;
 
-use super::became::Origin;
 use crate::handover::{Answer, MOST_PIDFDS};
 use crate::wire::name::Id;
 use crate::wire::outcome::Outcome;
@@ -31,54 +31,27 @@ pub struct Process {
 /// A process, and its pidfd if it could be opened.
 pub type Held = (Process, Option<OwnedFd>);
 
-#[derive(Deserialize)]
-struct Status {
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    timers: Vec<Timer>,
-    running: Option<Running>,
-}
-
-#[derive(Deserialize)]
-struct Timer {
-    chain: String,
-    state: String,
-    origin: Option<Origin>,
-    waiter: Waiter,
-}
-
-#[derive(Deserialize)]
-struct Waiter {
-    pid: Option<i32>,
-}
-
-#[derive(Deserialize)]
-struct Running {
-    pid: i32,
-    chain: String,
-    origin: Option<Origin>,
-}
-
 /// The runs and waiters in the output of `again status --json`.
 ///
 /// # Errors
 /// The text is not such an output.
 pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
     let status: Status = serde_json::from_str(status)?;
-    let process = |pid, chain, origin: Option<Origin>| Process {
+    let process = |pid, chain, origin: Option<Origins>| Process {
         pid,
         chain,
-        triggers: origin.map_or_else(Vec::new, |origin| origin.ids().collect()),
+        triggers: origin.map_or_else(Vec::new, |origin| {
+            origin.triggers.into_iter().map(|one| one.id).collect()
+        }),
     };
     let mut found = Vec::new();
-    for Target { timers, running } in status.targets {
-        found.extend(running.map(|run| process(Some(run.pid), run.chain, run.origin)));
-        found.extend(timers.into_iter().map(|timer| {
+    for target in status.targets {
+        let run = target.running;
+        found.extend(run.map(|run| process(Some(run.pid), run.chain, run.origin)));
+        found.extend(target.timers.into_iter().map(|timer| {
             // A pid on another machine says nothing here.
-            let pid = timer.waiter.pid.filter(|_| timer.state != "foreign");
+            let is_here = timer.state != Some(TimerState::Foreign);
+            let pid = timer.waiter.pid.filter(|_| is_here);
             process(pid, timer.chain, timer.origin)
         }));
     }
@@ -150,14 +123,14 @@ impl Process {
 mod tests {
     use super::*;
     use crate::wire::outcome::{Outcome, Ran};
-    use again::sys::clock;
+    use again_base::sys::clock;
     use serde_json::{Value, json};
     use std::process::{Command, Stdio};
 
     fn origin(ids: &[u128]) -> Value {
         let triggers = ids
             .iter()
-            .map(|id| json!({ "id": Id::from_bits(*id), "sender": "web1" }));
+            .map(|id| json!({ "id": Id::from_bits(*id), "sender": "web1", "name": "again", "number": 1 }));
         json!({ "origins": [], "triggers": triggers.collect::<Vec<_>>() })
     }
 

@@ -1,7 +1,7 @@
 //! An event that met a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
-use again::sys::clock::system_time;
+use again_base::sys::clock::system_time;
 
 use super::calls::{Call, Told};
 use crate::identity::authority::Authority;

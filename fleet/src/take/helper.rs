@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use again::model::Exit;
-use again::sys::{pidfd, process};
+use again_base::model::Exit;
+use again_base::sys::{pidfd, process};
 
 use super::order::Order;
 use crate::settings::Settings;

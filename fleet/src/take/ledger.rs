@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use tracing::warn;
 
-use again::model::{Moment, Span};
-use again::state::directory::{Directory, Keeps, shown};
-use again::sys::file::{read_regular, sync};
+use again_base::directory::{Directory, Keeps, shown};
+use again_base::model::{Moment, Span};
+use again_base::sys::file::{OnDisk, atomic_write, read_regular, sync};
 use rustix::fs::OFlags;
 
 use crate::policy::books::{Books, Record};
@@ -165,19 +165,7 @@ impl Appended {
 
     /// Puts another file under the name: all or nothing.
     fn anew(directory: &Path, text: &[u8]) -> io::Result<Appended> {
-        let new = directory.join("ledger.new");
-        let write = || {
-            let mut options = File::options();
-            let options = options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&new)?;
-            file.write_all(text)?;
-            sync(&file)?;
-            fs::rename(&new, directory.join(parts().1))?;
-            sync(&File::open(directory)?)?;
-            Ok(file)
-        };
-        // A full disk needs the room.
-        let file = write().inspect_err(|_: &io::Error| drop(fs::remove_file(&new)))?;
+        let file = atomic_write(&directory.join(parts().1), text, 0o600, OnDisk::Name)?;
         Ok(Appended {
             file: Some(file),
             length: text.len() as u64,
@@ -257,7 +245,7 @@ mod tests {
     use super::*;
     use crate::policy::share::{Limiter, SHARE};
     use crate::wire::trigger::tests::trigger;
-    use again::sys::clock::moment;
+    use again_base::sys::clock::moment;
 
     const SKEW: Span = Span::from_secs(300);
 

@@ -34,8 +34,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tracing::{error, info, warn};
 
-use again::model::Moment;
-use again::sys::clock;
+use again_base::model::Moment;
+use again_base::sys::clock;
 
 use crate::handover::Answer;
 use crate::identity::{Reason, Untrusted};

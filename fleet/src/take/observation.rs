@@ -2,46 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use again::model::{Span, Walltime};
-use again::sys::localtime::from_utc;
-use serde::Deserialize;
+use again_base::model::{Span, Walltime};
+use again_base::schema::history::{self, Event as Line, What};
+use again_base::schema::origin::{Asked, Origins};
+use again_base::schema::status::{Running, Status, Target};
+use again_base::sys::localtime::from_utc;
 
-use super::became::{self, Line, Origin, Trigger};
 use crate::policy::share::{Cap, Event, Observation, Recorded};
-
-#[derive(Deserialize)]
-struct Status {
-    targets: Vec<Target>,
-    #[serde(default)]
-    unreadable: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    id: String,
-    cap: Bounds,
-    timers: Vec<Timer>,
-    running: Option<Running>,
-}
-
-#[derive(Deserialize)]
-struct Bounds {
-    max_runs: u32,
-    window_seconds: u64,
-}
-
-#[derive(Deserialize)]
-struct Timer {
-    origin: Option<Origin>,
-}
-
-#[derive(Deserialize)]
-struct Running {
-    chain: String,
-    run: u32,
-    started_at: String,
-    origin: Option<Origin>,
-}
 
 /// An observation of the target that triggers run: the one of the newest request in the history. Without any it is the one that was
 /// `known` before, or one that works for triggers now.
@@ -54,13 +21,14 @@ pub fn observation(
     known: Option<&str>,
 ) -> Result<Observation, String> {
     let status: Status = serde_json::from_str(status).map_err(|e| e.to_string())?;
-    let lines = became::lines(history);
-    let requests = |line: &&Line| line.what == "requested" && !triggers(&line.origin).is_empty();
+    let lines = history::events(history);
+    let requests =
+        |line: &&Line| line.what == What::Requested && !triggers(&line.origin).is_empty();
     let newest = lines.iter().rfind(requests);
     let newest = newest.map(|line| line.target.as_str()).or(known);
     let target = status.targets.iter().find(|target| match newest {
         Some(id) => target.id == id,
-        None => target.works_for_triggers(),
+        None => works_for_triggers(target),
     });
     if let (None, Some(why)) = (target, status.unreadable.first()) {
         return Err(why.clone());
@@ -71,7 +39,7 @@ pub fn observation(
     let running = target.and_then(|target| target.running.as_ref());
     let of_target = lines.iter().filter(|line| Some(&*line.target) == id);
     let mut events: Vec<(Walltime, Event)> = of_target.filter_map(event).collect();
-    if let Some(started) = running.and_then(Running::started)
+    if let Some(started) = running.and_then(started)
         && !events.contains(&started)
     {
         // The history gets the start of a run a moment after the record, and may have forgotten it.
@@ -91,51 +59,45 @@ pub fn observation(
     })
 }
 
-impl Target {
-    fn works_for_triggers(&self) -> bool {
-        let timers = self.timers.iter().map(|timer| &timer.origin);
-        let mut all = timers.chain(self.running.iter().map(|run| &run.origin));
-        all.any(|origin| !triggers(origin).is_empty())
-    }
+fn works_for_triggers(target: &Target) -> bool {
+    let timers = target.timers.iter().map(|timer| &timer.origin);
+    let mut all = timers.chain(target.running.iter().map(|run| &run.origin));
+    all.any(|origin| !triggers(origin).is_empty())
 }
 
-impl Running {
-    /// Its start, as the history shows it.
-    fn started(&self) -> Option<(Walltime, Event)> {
-        let at = from_utc(&self.started_at)?;
-        let event = Event::Started {
-            log: became::log(&self.chain, self.run),
-            at,
-            triggers: triggers(&self.origin),
-        };
-        Some((at, event))
-    }
+/// The start of a run, as the history shows it.
+fn started(run: &Running) -> Option<(Walltime, Event)> {
+    let at = from_utc(&run.started_at)?;
+    let event = Event::Started {
+        log: history::log(&run.chain, run.run),
+        at,
+        triggers: triggers(&run.origin),
+    };
+    Some((at, event))
 }
 
 fn event(line: &Line) -> Option<(Walltime, Event)> {
     let at = from_utc(&line.at)?;
-    let event = match line.what.as_str() {
-        "started" => Event::Started {
+    let event = match line.what {
+        What::Started => Event::Started {
             log: line.log(),
             at,
             triggers: triggers(&line.origin),
         },
-        "taken-back" => Event::TakenBack(line.log()),
-        "reset" => Event::Reset,
+        What::TakenBack => Event::TakenBack(line.log()),
+        What::Reset => Event::Reset,
         _ => return None,
     };
     Some((at, event))
 }
 
-fn triggers(origin: &Option<Origin>) -> Vec<Recorded> {
-    let recorded = |one: &Trigger| {
-        Some(Recorded {
-            sender: one.sender.parse().ok()?,
-            id: one.id.parse().ok()?,
-        })
+fn triggers(origin: &Option<Origins>) -> Vec<Recorded> {
+    let recorded = |one: &Asked| Recorded {
+        sender: one.sender.clone(),
+        id: one.id.clone(),
     };
     let triggers = origin.iter().flat_map(|origin| &origin.triggers);
-    triggers.filter_map(recorded).collect()
+    triggers.map(recorded).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! PURE: what is asked of the helper for triggers that are taken together.
 
-use again::model::Span;
+use again_base::model::Span;
+use again_base::schema::origin::{self, Word};
 
-use crate::origin::{Numbered, Word};
 use crate::policy::lineage::merged;
 use crate::policy::pace::{self, Pace};
 use crate::wire::lineage::Lineage;
@@ -54,12 +54,23 @@ fn order<'a>(members: Vec<&'a Taken>, pace: &Pace, skew: Span) -> Order<'a> {
     let origins = merged(members.iter().map(|one| &one.lineage));
     let numbered = members
         .iter()
-        .map(|one| Numbered::new(&one.trigger, skew))
+        .map(|one| numbered(&one.trigger, skew))
         .collect();
     Order {
         delta,
-        word: Word::new(origins, jitter.unwrap_or_default(), numbered),
+        word: Word::new(origins.0, jitter.unwrap_or_default(), numbered),
         members,
+    }
+}
+
+/// By what a trigger is known again, where clocks may be so far apart.
+fn numbered(trigger: &Trigger, skew: Span) -> origin::Trigger {
+    origin::Trigger {
+        id: trigger.id.clone(),
+        sender: trigger.sender.clone(),
+        name: trigger.name.clone(),
+        number: trigger.number,
+        until: trigger.expires() + skew,
     }
 }
 
@@ -97,7 +108,7 @@ mod tests {
         let shown = orders.iter().map(|order| {
             (
                 order.delta.secs(),
-                order.word.jitter,
+                order.word.jitter().millis(),
                 order.members.iter().map(|one| one.at).collect(),
             )
         });
@@ -136,8 +147,11 @@ mod tests {
         let orders = orders(&both, &Pace::default(), Span::from_secs(300));
         let word = &orders[0].word;
         let numbers: Vec<u64> = word.triggers.iter().map(|one| one.number).collect();
-        assert_eq!((numbers, word.origins.0.len()), (vec![0, 1], 2));
-        assert_eq!(word.triggers[0].until, 1_000_000 + 3_600_000 + 300_000);
+        assert_eq!((numbers, word.origins.len()), (vec![0, 1], 2));
+        assert_eq!(
+            word.triggers[0].until.millis(),
+            1_000_000 + 3_600_000 + 300_000
+        );
     }
 
     proptest! {

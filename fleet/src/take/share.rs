@@ -1,6 +1,6 @@
 //! Limits triggers to their nodes' shares of the cap. `again` is asked only if a share may be exceeded.
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 
 use super::{helper, observation};
 use crate::policy::judge::Verdict;

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-use again::sys::pidfd::{inherit, is_readable_by};
+use again_base::sys::pidfd::{inherit, is_readable_by};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::layout::{Look, Tone, plural};
-use again::model::Span;
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, plural};
+use again_base::model::Span;
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::Exit;

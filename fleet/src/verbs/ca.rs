@@ -12,12 +12,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use again::layout::say;
-use again::model::Walltime;
-use again::sys::clock::walltime;
-use again::sys::file::{read_named, sync};
-use again::sys::flock::lock;
-use again::sys::localtime::local;
+use again_base::layout::say;
+use again_base::model::Walltime;
+use again_base::sys::clock::walltime;
+use again_base::sys::file::{OnDisk, atomic_write, read_named, sync};
+use again_base::sys::flock::lock;
+use again_base::sys::localtime::local;
 use rand::RngExt;
 
 use super::{Exit, Problem};
@@ -283,23 +283,18 @@ fn make_directory(path: &Path, mode: u32, files: &[(&str, &str, u32)]) -> io::Re
     DirBuilder::new().mode(mode).create(path)?;
     for (name, text, mode) in files {
         let mut options = File::options();
-        write(options.create_new(true), &path.join(name), text, *mode)?;
+        let options = options.write(true).create_new(true).mode(*mode);
+        let mut file = options.open(path.join(name))?;
+        file.write_all(text.as_bytes())?;
+        sync(&file)?;
     }
     sync(&File::open(path)?)
 }
 
-fn write(options: &mut fs::OpenOptions, path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let mut file = options.write(true).mode(mode).open(path)?;
-    file.write_all(text.as_bytes())?;
-    sync(&file)
-}
-
 /// Puts a new text in place of a file's.
 fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Problem> {
-    let new = path.with_extension("new");
-    let mut options = File::options();
-    write(options.create(true).truncate(true), &new, text, mode)
-        .and_then(|()| put(&new, path))
+    atomic_write(path, text.as_bytes(), mode, OnDisk::Name)
+        .map(drop)
         .map_err(|e| cannot("write", path, e))
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use again::layout::{Look, complain, say};
-use again::sys::clock::moment;
+use again_base::layout::{Look, complain, say};
+use again_base::sys::clock::moment;
 use serde_json::json;
 
 use super::board::Board;

@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again::layout::{Look, Tone, complain, say};
-use again::model::Walltime;
-use again::sys::clock::walltime;
-use again::sys::localtime::utc;
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, complain, say};
+use again_base::model::Walltime;
+use again_base::sys::clock::walltime;
+use again_base::sys::localtime::utc;
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::nodes::Roster;

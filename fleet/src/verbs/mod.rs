@@ -38,8 +38,8 @@ mod watching;
 use std::fmt;
 use std::io;
 
-use again::model::{Usage, Walltime};
-use again::sys::localtime;
+use again_base::model::{Usage, Walltime};
+use again_base::sys::localtime;
 
 use crate::wire::Malformed;
 use crate::wire::name::Node;
@@ -111,7 +111,7 @@ fn named<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let s = again::layout::plural(count);
+    let s = again_base::layout::plural(count);
     format!("{count} node{s}: {shown}{more}")
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::Walltime;
-use again::sys::terminal::clean;
+use again_base::model::Walltime;
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::{clock, named};

@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use again::sys::pidfd::is_readable_by;
-use serde::Deserialize;
+use again_base::sys::pidfd::is_readable_by;
 
-use crate::policy::lineage::merged;
+use again_base::schema::origin::merged;
+use again_base::schema::status::{Status, ThisRun};
+
 use crate::wire::lineage::Lineage;
 
 /// How long the helper may take.
@@ -29,39 +30,6 @@ pub struct Run {
     pub is_disabled: bool,
     /// How many reruns its cap allows, and how many of these there were, if it has had any.
     pub cap: Option<(u32, u32)>,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    this_run: Option<Above>,
-    #[serde(default)]
-    disabled: Option<serde::de::IgnoredAny>,
-    #[serde(default)]
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    cap: Cap,
-}
-
-#[derive(Deserialize)]
-struct Cap {
-    used: u32,
-    max_runs: u32,
-}
-
-#[derive(Deserialize)]
-struct Above {
-    #[serde(default)]
-    noop: Option<String>,
-    #[serde(default)]
-    origin: Option<Past>,
-}
-
-#[derive(Deserialize)]
-struct Past {
-    origins: Lineage,
 }
 
 /// The run above this process; none if a person calls.
@@ -125,13 +93,13 @@ fn read(text: &[u8]) -> Result<Option<Run>, String> {
         serde_json::from_slice(text).map_err(|e| crate::wire::shown(&e.to_string()))?;
     let (is_disabled, target) = (status.disabled.is_some(), status.targets.first());
     let cap = target.map(|target| (target.cap.max_runs, target.cap.used));
-    let run = |above: Above| Run {
+    let run = |above: ThisRun| Run {
         is_disabled,
         cap,
         noop: above.noop,
-        lineage: above
-            .origin
-            .map_or_else(Lineage::default, |past| merged([&past.origins])),
+        lineage: above.origin.map_or_else(Lineage::default, |past| {
+            Lineage(merged(None, &past.origins))
+        }),
     };
     Ok(status.this_run.map(run))
 }
@@ -148,8 +116,8 @@ mod tests {
     #[test]
     fn a_run_that_nobody_else_asked_for_has_no_past() {
         for text in [
-            r#"{"this_run":{"target":"x","chain":null,"run":1,"timer":null}}"#,
-            r#"{"this_run":{"target":"x","noop":null,"origin":null}}"#,
+            r#"{"this_run":{"target":"x","chain":null,"run":1,"timer":null},"targets":[]}"#,
+            r#"{"this_run":{"target":"x","noop":null,"origin":null},"targets":[]}"#,
         ] {
             assert_eq!(read(text.as_bytes()), Ok(Some(Run::default())));
         }
@@ -168,7 +136,7 @@ mod tests {
             format!(r#"{{"id":"{id:032x}","cause":"refresh","path":[{path}]}}"#)
         };
         let text = format!(
-            r#"{{"this_run":{{"noop":"--noop","origin":{{"origins":[{},{}],"triggers":[{{"id":"x"}}]}}}}}}"#,
+            r#"{{"this_run":{{"noop":"--noop","origin":{{"origins":[{},{}],"triggers":[]}}}},"targets":[]}}"#,
             origin(2, r#""b""#),
             origin(1, r#""a","b""#),
         );
@@ -184,8 +152,8 @@ mod tests {
             "",
             "again: error",
             "{}x",
-            r#"{"this_run":{"origin":{"origins":[{"id":"x"}]}}}"#,
-            r#"{"this_run":{"origin":{}}}"#,
+            r#"{"this_run":{"origin":{"origins":[{"id":"x"}],"triggers":[]}},"targets":[]}"#,
+            r#"{"this_run":{"origin":{}},"targets":[]}"#,
         ] {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }

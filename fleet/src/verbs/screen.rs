@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
-use again::layout::say;
+use again_base::layout::say;
 
 use super::Problem;
 

@@ -6,11 +6,11 @@ use std::os::unix::net::UnixDatagram;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use again::layout::{complain, say};
-use again::model::{Boottime, Identity, Span};
-use again::sys::clock::boottime;
-use again::sys::process;
-use again::sys::terminal::clean;
+use again_base::layout::{complain, say};
+use again_base::model::{Boottime, Identity, Span};
+use again_base::sys::clock::boottime;
+use again_base::sys::process;
+use again_base::sys::terminal::clean;
 use rand::RngExt;
 use rustix::fs::{Mode, OFlags};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, stdin};
 
-use again::sys::clock::walltime;
+use again_base::sys::clock::walltime;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use again::layout::{Look, complain, say};
-use again::model::{Span, Walltime};
-use again::sys::clock::moment;
-use again::sys::localtime::utc;
+use again_base::layout::{Look, complain, say};
+use again_base::model::{Span, Walltime};
+use again_base::sys::clock::moment;
+use again_base::sys::localtime::utc;
 use serde_json::{Value, json};
 
 use super::board::Board;

@@ -23,7 +23,7 @@ const MOST_METRICS: usize = 200;
 /// All classes together, in bytes.
 const MOST_TOGETHER: usize = 64 << 10;
 
-words! {
+again_base::shown_words! {
     /// What happened to a resource.
     pub enum Change {
         /// A property was changed, or an Exec was run.
@@ -39,7 +39,7 @@ words! {
     }
 }
 
-words! {
+again_base::shown_words! {
     /// How a run ended, as its report has it.
     pub enum Status {
         /// Something was changed.

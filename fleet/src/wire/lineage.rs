@@ -1,61 +1,10 @@
 //! What a trigger carries of its past: where everything began, and the nodes that it passed since.
 
+use again_base::schema::origin::origins_of_job;
+pub use again_base::schema::origin::{Cause, MOST_HOPS, MOST_ORIGINS, Origin};
 use serde::{Deserialize, Serialize};
 
-use super::name::{Id, Node};
 use super::{Malformed, body};
-
-/// How many origins a trigger may carry.
-pub const MOST_ORIGINS: usize = 8;
-/// The highest hop limit that can be set.
-pub const MOST_HOPS: usize = 20;
-
-words! {
-    /// What began a story.
-    pub enum Cause {
-        /// A resource was refreshed in a run of Puppet's.
-        Refresh = "refresh",
-        /// A report asked for it.
-        Kick = "kick",
-        /// A person did.
-        Person = "person",
-        /// Something happened in a run that nobody asked for, and met a rule.
-        Event = "event",
-        /// A lock has another holder.
-        Lock = "lock",
-    }
-}
-
-/// An origin as it stands in the id of a job.
-fn origin(text: &str) -> Result<Origin, Malformed> {
-    let mut words = text.split('/');
-    let id = words.next().unwrap_or_default().parse()?;
-    let cause = words.next().unwrap_or_default();
-    let known = Cause::ALL.iter().find(|one| one.to_string() == cause);
-    let cause =
-        *known.ok_or_else(|| Malformed::new(format!("'{}' is no cause", super::shown(cause))))?;
-    let path = words.map(str::parse).collect::<Result<_, _>>()?;
-    Ok(Origin { id, cause, path })
-}
-
-/// One beginning, and the way from there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Origin {
-    /// Its id.
-    pub id: Id,
-    /// What it was.
-    pub cause: Cause,
-    /// The nodes that fired since: the node where it began first, the sender of this trigger last. Their number is that of
-    /// the hops.
-    pub path: Vec<Node>,
-}
-
-impl Origin {
-    /// How many hops it has made, with the one of this trigger.
-    pub fn hops(&self) -> usize {
-        self.path.len()
-    }
-}
 
 /// All origins of a trigger, in order of their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -94,17 +43,10 @@ impl Lineage {
     /// # Errors
     /// It is one, but cannot be read.
     pub fn of_job(job: &str) -> Result<Self, Malformed> {
-        let mut parts = job.split("//");
-        let is_ours =
-            |token: &str| !token.is_empty() && token.bytes().all(|b| b.is_ascii_hexdigit());
-        if !parts.next().is_some_and(is_ours) {
-            return Ok(Lineage::default());
-        }
-        let mut origins = parts.map(origin).collect::<Result<Vec<_>, _>>()?;
+        let origins = origins_of_job(job)?;
         if origins.is_empty() {
             return Ok(Lineage::default());
         }
-        origins.sort();
         let lineage = Lineage(origins);
         lineage.check()?;
         Ok(lineage)
@@ -119,8 +61,9 @@ impl Lineage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::name::Node;
 
-    /// As the helper writes it; its own test has the same text.
+    /// As `again` writes it; the test of its base has the same text.
     const WAYS: &str = "//00000000000000000000000000000002/kick/db1//00000000000000000000000000000001/kick/web1/lb1.test";
 
     #[test]

@@ -3,30 +3,6 @@
 //! A value is an [`envelope`]: a kind, a namespace and a body under one signature. Its body cannot be had before a verifier
 //! has said yes to those very bytes. Bodies are JSON; every bound is checked when one is written and when one is read.
 
-/// An enum whose variants are words, the same in JSON and for people.
-macro_rules! words {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)*
-        }
-
-        impl $name {
-            /// All of them.
-            pub const ALL: &'static [$name] = &[$($name::$variant),*];
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(match self {
-                    $($name::$variant => $word,)*
-                })
-            }
-        }
-    };
-}
-
 /// That a node with places is alive.
 pub mod beat;
 /// What the bodies of all kinds have in common.
@@ -45,8 +21,6 @@ pub mod lineage;
 pub mod lock;
 /// An event that met a rule, as it is handed over.
 pub mod met;
-/// Names that may stand in a key.
-pub mod name;
 /// What became of a trigger.
 pub mod outcome;
 /// How much is kept of what each sender causes.
@@ -60,26 +34,7 @@ pub mod trigger;
 /// A value at its key, with its revision.
 pub mod value;
 
-use std::fmt;
-
-/// Why bytes are not what they should be, or why something cannot be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Malformed(String);
-
-impl Malformed {
-    /// With a sentence that names the thing and what is wrong with it.
-    pub fn new(what: impl Into<String>) -> Self {
-        Malformed(what.into())
-    }
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Malformed {}
+pub use again_base::schema::{Malformed, name, shown};
 
 /// Why bytes that begin otherwise than `magic`, which ends with the version, are not read. If they are of another version, it is named.
 pub fn other_version(magic: &[u8; 4], bytes: &[u8], what: &str) -> Malformed {
@@ -94,26 +49,4 @@ pub fn other_version(magic: &[u8; 4], bytes: &[u8], what: &str) -> Malformed {
         ),
         None => format!("that is not {what}"),
     })
-}
-
-/// A text of somebody else's for a message: at most 60 characters, controls escaped.
-pub fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
-    if text.chars().nth(60).is_some() {
-        shown.push_str("...");
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_others_wrote_is_shown_short_and_without_controls() {
-        assert_eq!(shown("web1"), "web1");
-        assert_eq!(shown("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\nb");
-        assert_eq!(shown(&"x".repeat(61)).chars().count(), 63);
-        assert!(shown(&"x".repeat(1000)).ends_with("..."));
-    }
 }

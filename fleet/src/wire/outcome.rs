@@ -14,7 +14,7 @@ const MOST_WORDS: usize = 1000;
 /// The longest name of a log, in bytes.
 const MOST_LOG: usize = 64;
 
-words! {
+again_base::shown_words! {
     /// An outcome.
     pub enum Outcome {
         /// It waits at the target, in the target's own books.

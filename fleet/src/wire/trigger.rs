@@ -1,6 +1,6 @@
 //! A request that Puppet runs on another node. It carries no command and no option but a bounded delta.
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
@@ -17,7 +17,7 @@ pub const MOST_DELTA: u64 = 86_400_000;
 /// How many targets one firing may have.
 pub const MOST_TARGETS: u32 = 1 << 20;
 
-words! {
+again_base::shown_words! {
     /// What a sender asks for.
     pub enum Ask {
         /// Run Puppet.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use again::model::Span;
+use again_base::model::Span;
 use again_fleet::ask::Question;
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::inventory::Inventory;

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again::sys::clock::walltime;
+use again_base::sys::clock::walltime;
 use again_fleet::wire::lock::{Lock, MOST_TOKEN, Reset};
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again::sys::clock;
+use again_base::sys::clock;
 use again_fleet::wire::slot::Slot;
 use again_rig::{boottime, stays};
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use again::model::Span;
+use again_base::model::Span;
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::name::Id;
 use serde_json::Value;

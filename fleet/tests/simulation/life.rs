@@ -1,6 +1,6 @@
 //! What goes on inside a node: the service is started and killed, registers are taken, Puppet runs and fires.
 
-use again::model::Span;
+use again_base::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
 use again_fleet::policy::fire::{Numbers, Request};
 use again_fleet::policy::select::Criteria;

@@ -1,7 +1,7 @@
 //! The executor of a node, which may die at each of its steps: judge with the ledger, write down what is begun, have the tool record it,
 //! write down what became of it, answer. What was not saved is gone when it dies.
 
-use again::model::{Moment, Span};
+use again_base::model::{Moment, Span};
 use again_fleet::policy::books::{Books, MOST_NAMES, Record, Which};
 use again_fleet::policy::judge::{self, Rules, Verdict};
 use again_fleet::policy::pace::{self, Pace};

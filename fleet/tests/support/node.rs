@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use again::model::Span;
+use again_base::model::Span;
 use again_fleet::ask::{self, Answer, How, Question};
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::lineage::{Cause, Lineage};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use again::model::Span;
+use again_base::model::Span;
 use again_fleet::take::calls::{Call, Calls, Told};
 use again_fleet::wire::event::{Change, Event};
 use again_fleet::wire::lineage::Lineage;
@@ -303,7 +303,7 @@ fn a_program_inherits_nothing() {
         .filter_map(|line| Some(line.split_once("started: ")?.1))
         .collect();
     said.pop();
-    let home = again::sys::user::home(again::sys::user::effective()).expect("a home");
+    let home = again_base::sys::user::home(again_base::sys::user::effective()).expect("a home");
     let home = format!("HOME={}", home.display());
     let path =
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin";

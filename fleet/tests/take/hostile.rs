@@ -7,9 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use again::model::Span;
-use again::sys::pidfd::is_readable_by;
-use again::sys::{clock, process};
+use again_base::model::Span;
+use again_base::sys::pidfd::is_readable_by;
+use again_base::sys::{clock, process};
 use again_fleet::handover::{MOST_TOGETHER, ask};
 use again_fleet::wire::envelope;
 use again_fleet::wire::name::Id;

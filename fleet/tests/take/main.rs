@@ -15,8 +15,9 @@ mod source;
 #[path = "../support/told.rs"]
 mod told;
 
+use again_base::model::Span;
+use again_base::schema::origin::Word;
 use again_fleet::handover::Answer;
-use again_fleet::origin::Word;
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
@@ -53,17 +54,14 @@ fn what_an_accepted_node_has_signed_is_passed_on() {
         "--test",
     ];
     assert_eq!(rest, expected);
-    let word: Word = serde_json::from_str(word).expect("a word");
-    assert_eq!(
-        (word.version, word.origins, word.jitter),
-        (1, one.lineage, 0)
-    );
+    let word = Word::parse(word).expect("a word");
+    assert_eq!((&word.origins, word.jitter()), (&one.lineage.0, Span::ZERO));
     let numbered = &word.triggers[0];
     assert_eq!(
         (&numbered.id, &numbered.sender, numbered.number),
         (&one.id, &one.sender, one.number)
     );
-    assert_eq!(numbered.until, one.at + one.ttl + 300_000);
+    assert_eq!(numbered.until.millis(), one.at + one.ttl + 300_000);
 }
 
 #[test]

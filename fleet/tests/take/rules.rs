@@ -3,8 +3,8 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
+use again_base::schema::origin::Word;
 use again_fleet::handover::MOST_TOGETHER;
-use again_fleet::origin::Word;
 use again_fleet::take::calls;
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
@@ -64,7 +64,7 @@ fn an_event_that_meets_a_rule_has_puppet_run_once() {
     };
     assert_eq!(call[4], "--delta=5");
     let word: Word = serde_json::from_str(&call[2]).expect("a word");
-    let [origin] = &word.origins.0[..] else {
+    let [origin] = &word.origins[..] else {
         panic!("{word:?}")
     };
     assert_eq!(origin.cause, Cause::Event);

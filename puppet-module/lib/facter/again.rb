@@ -2,6 +2,7 @@
 
 require 'etc'
 require 'json'
+require_relative '../puppet_x/again/output'
 
 # What a manifest, and the Execs of this module, can know of `again`. Facts are evaluated inside the run, so Puppet's paths are those of
 # this very run, and `again status` finds it among its own parents. Nothing in here may fail a run or hold it up.
@@ -133,38 +134,8 @@ module AgainFact
     ENV['AGAIN_CONFIG'] || config == '/etc/again.toml' ? [] : ["--config=#{config}"]
   end
 
-  # What the helper prints, without a shell, and no longer than ten seconds, which a busy machine may need.
   def output(*command)
-    deadline = now + 10
-    reader, writer = IO.pipe
-    child = Process.spawn(*command, in: File::NULL, out: writer, err: File::NULL)
-    writer.close
-    text = +''
-    loop do
-      raise "#{command.first} takes too long" unless IO.select([reader], nil, nil, [deadline - now, 0].max)
-
-      text << reader.readpartial(65_536)
-      raise "#{command.first} says too much" if text.bytesize > 16 * 1024 * 1024
-    end
-  rescue EOFError
-    text.force_encoding(Encoding::UTF_8)
-  ensure
-    [reader, writer].compact.each(&:close)
-    reap(child, deadline) if child
-  end
-
-  def reap(child, deadline)
-    until Process.wait(child, Process::WNOHANG)
-      if now > deadline
-        Process.kill(:KILL, child)
-        return Process.detach(child)
-      end
-      sleep 0.001
-    end
-  end
-
-  def now
-    Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    PuppetX::Again::Output.of(command, most: 16 * 1024 * 1024, errors: false)
   end
 end
 

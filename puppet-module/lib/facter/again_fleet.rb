@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require 'json'
+require_relative '../puppet_x/again/output'
 
 # What the classes of a fleet have to know of this very run: its certname, where Puppet keeps its certificates, and who holds the locks for
 # which this node is a candidate. Nothing in here may fail a run or hold it up.
@@ -67,40 +68,10 @@ module AgainFleetFact
     [program, *(config && "--config=#{config}")]
   end
 
-  # What the program prints, without a shell, and no longer than ten seconds, which a busy machine may need.
+  # What the program prints; what is no JSON says why something is not known, in its own words.
   def output(*command)
-    deadline = now + 10
-    reader, writer = IO.pipe
-    child = Process.spawn(*command, in: File::NULL, out: writer, err: writer)
-    writer.close
-    text = +''
-    loop do
-      raise "#{command.first} takes too long" unless IO.select([reader], nil, nil, [deadline - now, 0].max)
-
-      text << reader.readpartial(65_536)
-      raise "#{command.first} says too much" if text.bytesize > 1024 * 1024
-    end
-  rescue EOFError
-    text = text.force_encoding(Encoding::UTF_8).scrub
-    # Why it is not known, in its own words.
+    text = PuppetX::Again::Output.of(command, most: 1024 * 1024, errors: true).scrub
     text.start_with?('{') ? text : raise(text)
-  ensure
-    [reader, writer].compact.each(&:close)
-    reap(child, deadline) if child
-  end
-
-  def reap(child, deadline)
-    until Process.wait(child, Process::WNOHANG)
-      if now > deadline
-        Process.kill(:KILL, child)
-        return Process.detach(child)
-      end
-      sleep 0.001
-    end
-  end
-
-  def now
-    Process.clock_gettime(Process::CLOCK_MONOTONIC)
   end
 end
 

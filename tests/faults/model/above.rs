@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use again::model::{Bytes, Identity, Kind, Lineage, LogLimits, Moment, Stuck};
 use again::puppet::ancestry::Seen;
 use again::puppet::paths::Paths;
 use again::request::observe::Observation;
@@ -11,7 +10,9 @@ use again::state::files;
 use again::state::newer::VERSION;
 use again::state::order::Order;
 use again::state::record::Running;
-use again::sys::attributes::Attributes;
+use again_base::model::{Bytes, Identity, Kind, LogLimits, Moment, Stuck};
+use again_base::schema::origin::Lineage;
+use again_base::sys::attributes::Attributes;
 
 use super::TARGETS;
 use super::world::Run;
@@ -40,7 +41,7 @@ pub fn observation(run: Option<&Run>, target: usize, state_dir: &Path) -> Observ
         daemon: None,
         stuck: Stuck::default(),
         slots: false,
-        hold_before_shutdown: again::model::Span::ZERO,
+        hold_before_shutdown: again_base::model::Span::ZERO,
         log_dir: state_dir.join("log").as_path().into(),
         logs: LogLimits::default(),
     };

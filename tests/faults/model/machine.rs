@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use again::model::{Boottime, Identity, Moment, Place, Walltime};
-use again::sys::machine::Machine;
+use again_base::model::{Boottime, Identity, Moment, Place, Walltime};
+use again_base::sys::machine::Machine;
 
 pub const NANOS: u64 = 1_000_000_000;
 /// Pid namespaces of the machine, in each of which a process sees its like alone. One more is another machine.

@@ -3,8 +3,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Cap, Identity, Moment, Provenance};
 use again::state::record::{Record, Timer};
+use again_base::model::{Cap, Identity, Moment, Provenance};
 
 use super::{Checked, TARGETS};
 

@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::io::{self};
 
-use again::model::{Boottime, Identity};
 use again::outcome;
 use again::policy::waiter::{Blocker, Finish, Step, View, step};
 use again::state::history::{Entry, What};
@@ -13,12 +12,13 @@ use again::state::order::Order;
 use again::state::record::{BeforeStart, Record, Running, Timer};
 use again::state::reruns::Rerun;
 use again::state::store::Store;
-use again::sys::clock::moment;
-use again::sys::pidfd;
 use again::waiter::ledger::Ledger;
 use again::waiter::life;
 use again::waiter::observer::{self, Observed};
 use again::waiter::world::{World, may_pass, read_ticket};
+use again_base::model::{Boottime, Identity};
+use again_base::sys::clock::moment;
+use again_base::sys::pidfd;
 
 use super::TARGETS;
 use super::above::running;

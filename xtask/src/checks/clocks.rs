@@ -7,7 +7,7 @@ fn reads_the_clock(text: &str) -> bool {
         .any(|call| text.contains(call))
 }
 
-/// `again::sys::clock` reads it for both programs, so that the tests can put the clock of a node wrong.
+/// `again_base::sys::clock` reads it for both programs, so that the tests can put the clock of a node wrong.
 #[test]
 fn the_second_program_reads_the_wall_clock_in_one_place() {
     assert!(reads_the_clock("let now = SystemTime::now();"));
@@ -15,7 +15,7 @@ fn the_second_program_reads_the_wall_clock_in_one_place() {
         let path = source.path.display();
         assert!(
             !reads_the_clock(&source.text),
-            "{path}: use again::sys::clock"
+            "{path}: use again_base::sys::clock"
         );
     }
 }

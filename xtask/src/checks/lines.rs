@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{FLEET, HELPER, Source, sources};
+use super::{BASE, FLEET, HELPER, Source, sources};
 
 /// What there is may become less, and not more. Of the helper's 11,000 it was raised for what hostile reviews found, for the
 /// triggers of other nodes, for slots, for the numbers of a fleet's service, for field cases, and for requests that one line tells;
@@ -9,11 +9,14 @@ use super::{FLEET, HELPER, Source, sources};
 /// ends of runs that are unknown, failures that were logged, pidfds of runs, serials of facts, stories that are read in part, shares of the cap,
 /// resets of locks, a CA for masterless nodes, a spool that is root's, a bounded ledger with floors, shares of senders in memory, beats of
 /// holders, stories by node, the last inventory, selections that are stored, and presence by signature. The helper's was raised for the processes of a rerun and for a status that is watched.
-const ALLOWED: [(&str, usize); 2] = [(HELPER, 17_560), (FLEET, 28_400)];
+const ALLOWED: usize = 17_560 + 28_400;
+/// What counts, wherever in it the code is.
+const COUNTED: [&str; 3] = [BASE, HELPER, FLEET];
 
-/// Prints how many lines of code each room of either program has, and all of them: without tests, comments and blank lines.
+/// Prints how many lines of code each room has, and all of them: without tests, comments and blank lines.
 pub fn show() {
-    for (root, allowed) in ALLOWED {
+    let mut together = 0;
+    for root in COUNTED {
         let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
         for source in sources(root) {
             *rooms.entry(source.room().to_owned()).or_default() += count(&source);
@@ -22,8 +25,10 @@ pub fn show() {
             println!("{lines:6}  {room}");
         }
         let all: usize = rooms.values().sum();
-        println!("{all:6}  in {root}; {allowed} are allowed");
+        println!("{all:6}  in {root}");
+        together += all;
     }
+    println!("{together:6}  together; {ALLOWED} are allowed");
 }
 
 fn count(source: &Source) -> usize {
@@ -46,13 +51,9 @@ mod tests {
     }
 
     #[test]
-    fn no_program_grows() {
-        for (root, allowed) in ALLOWED {
-            let all: usize = sources(root).iter().map(count).sum();
-            assert!(
-                all <= allowed,
-                "{all} lines of code in {root}, of {allowed}"
-            );
-        }
+    fn code_does_not_grow() {
+        let sources = COUNTED.iter().flat_map(|root| sources(root));
+        let all: usize = sources.map(|source| count(&source)).sum();
+        assert!(all <= ALLOWED, "{all} lines of code, of {ALLOWED}");
     }
 }

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 
 use crate::repository;
 
-/// Where the sources of the helper are, and those of the second program.
+/// Where the sources of what both programs use are, those of the helper, and those of the second program.
+const BASE: &str = "base/src";
 const HELPER: &str = "src";
 const FLEET: &str = "fleet/src";
 

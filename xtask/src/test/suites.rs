@@ -41,6 +41,7 @@ check   fleet-identity    8  25 | fleet identity 2     | @ca
 check   fleet-manual      8  25 | fleet manual 2       |
 check   fleet-outbox      8  25 | fleet outbox 2       |
 check   unit              8  25 | unit again           |
+check   base-unit        10  25 | unit again-base      |
 check   fleet-unit       10  25 | unit again-fleet     |
 test    fleet-simulation 10  25 | fleet simulation 1   |
 check   repository       10  25 | unit xtask           |

@@ -3,7 +3,7 @@
 use std::slice;
 use std::time::Duration;
 
-use again::sys::clock;
+use again_base::sys::clock;
 use tracing::warn;
 
 use super::Driver;

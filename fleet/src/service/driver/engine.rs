@@ -1,8 +1,8 @@
 //! What the link tells: whether the engine is reached, what stands there, and what came of calls.
 
-use again::layout::plural;
-use again::model::Walltime;
-use again::sys::clock;
+use again_base::layout::plural;
+use again_base::model::Walltime;
+use again_base::sys::clock;
 use tracing::{info, warn};
 
 use super::{Driver, Note, Register};

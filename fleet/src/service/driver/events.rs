@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 use tracing::{error, warn};
 
-use again::sys::clock;
+use again_base::sys::clock;
 
 use super::{Driver, Note};
 use crate::engine::Error;

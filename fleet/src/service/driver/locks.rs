@@ -3,8 +3,8 @@
 use std::time::Duration;
 use tracing::{error, info, warn};
 
-use again::model::Span;
-use again::sys::clock;
+use again_base::model::Span;
+use again_base::sys::clock;
 use rand::RngExt;
 
 use super::Driver;

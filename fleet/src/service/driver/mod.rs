@@ -31,8 +31,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
-use again::model::{Boottime, Identity, Usage, Walltime};
-use again::sys::clock;
+use again_base::model::{Boottime, Identity, Usage, Walltime};
+use again_base::sys::clock;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 

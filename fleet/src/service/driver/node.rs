@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::sys::clock;
+use again_base::sys::clock;
 
 use super::Driver;
 use crate::ask;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use again::layout::plural;
-use again::model::{Span, Walltime};
-use again::sys::clock;
-use again::sys::localtime::local;
+use again_base::layout::plural;
+use again_base::model::{Span, Walltime};
+use again_base::sys::clock;
+use again_base::sys::localtime::local;
 use tracing::warn;
 
 use super::{Driver, Note};

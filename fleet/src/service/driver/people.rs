@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::sync::mpsc::unbounded_channel;
 
-use again::sys::clock;
+use again_base::sys::clock;
 
 use super::{Driver, Health, Note};
 use crate::ask::{self, Failure, How, Question, Waiting};

@@ -1,7 +1,7 @@
 //! Triggers that are part of a rolling run wait for their turn in a group of slots of their own, which the id of the trigger names.
 
-use again::model::{Boottime, Identity};
-use again::sys::clock;
+use again_base::model::{Boottime, Identity};
+use again_base::sys::clock;
 
 use super::Driver;
 use crate::ask::{self, Wish};

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use again::model::{Span, Walltime};
-use again::sys::clock;
+use again_base::model::{Span, Walltime};
+use again_base::sys::clock;
 
 use super::{Driver, Register};
 use crate::policy::books::Which;

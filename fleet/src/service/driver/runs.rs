@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use again::sys::clock;
+use again_base::sys::clock;
 use tokio::task::JoinSet;
 use tracing::warn;
 

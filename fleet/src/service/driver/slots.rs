@@ -1,7 +1,7 @@
 //! Runs that wait for a slot, and this node's places among those that share slots.
 
-use again::model::Identity;
-use again::sys::clock;
+use again_base::model::Identity;
+use again_base::sys::clock;
 use tracing::{error, warn};
 
 use super::Driver;

@@ -1,6 +1,6 @@
 //! How the service does, in numbers; and what it writes down at each beat.
 
-use again::sys::clock;
+use again_base::sys::clock;
 use tracing::warn;
 
 use super::Driver;

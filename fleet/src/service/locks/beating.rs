@@ -1,6 +1,6 @@
 //! Beats for the locks that this node holds or takes, and the holders whose beats it watches as a candidate.
 
-use again::model::Boottime;
+use again_base::model::Boottime;
 
 use super::{Deed, Locks, One, Seen};
 use crate::policy::beat::{SURE, Watched};

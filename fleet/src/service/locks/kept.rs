@@ -1,6 +1,6 @@
 //! What outlives a service: the highest tokens, and what this node holds.
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use super::{Locks, One, Place};
 use crate::service::few::Few;

@@ -1,6 +1,6 @@
 //! What becomes of one lock.
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use super::{Deed, LEFT, One, Seen, Stage};
 use crate::engine::LEASE;

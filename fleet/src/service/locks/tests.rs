@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use again::model::{Boottime, Span};
+use again_base::model::{Boottime, Span};
 
 use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP};
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};

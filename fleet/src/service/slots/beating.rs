@@ -1,6 +1,6 @@
 //! Beats for this node's places in groups, and the nodes before it whose beats it watches.
 
-use again::model::Boottime;
+use again_base::model::Boottime;
 
 use super::{Deed, Group, Slots, Stage};
 use crate::policy::beat::{SURE, Watched};

@@ -1,6 +1,6 @@
 //! What places are held for: runs, and triggers that are part of a rolling run.
 
-use again::model::Identity;
+use again_base::model::Identity;
 
 use crate::policy::books::Which;
 use crate::policy::slots::Standing;

@@ -1,6 +1,6 @@
 //! What outlives a service: the groups, this node's places in them, and its runs; and how many they are.
 
-use again::model::Identity;
+use again_base::model::Identity;
 
 use super::{Group, Holder, Place, Run, Slots};
 use crate::policy::books::Which;

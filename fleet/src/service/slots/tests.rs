@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::model::{Identity, Walltime};
+use again_base::model::{Identity, Walltime};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

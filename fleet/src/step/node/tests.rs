@@ -1,6 +1,6 @@
 //! What stands at the node's own key, and what it does about that.
 
-use again::model::Walltime;
+use again_base::model::Walltime;
 
 use super::*;
 use crate::step::own_key::OwnKey;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use again::layout::plural;
+use again_base::layout::plural;
 
 use super::finding::Finding;
 use crate::access::Access;

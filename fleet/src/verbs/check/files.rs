@@ -1,8 +1,8 @@
 //! The files of Puppet's CA and of this node, as they are now.
 
-use again::model::{Span, Walltime};
-use again::sys::clock::system_time;
-use again::sys::file::read_named;
+use again_base::model::{Span, Walltime};
+use again_base::sys::clock::system_time;
+use again_base::sys::file::read_named;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_cert::crl::CertificateList;

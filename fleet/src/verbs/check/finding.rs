@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use again::layout::{Look, Tone};
+use again_base::layout::{Look, Tone};
 
 /// What was found about one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]

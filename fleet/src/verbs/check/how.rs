@@ -1,6 +1,6 @@
 //! PURE: what the service says of itself, judged.
 
-use again::model::{Span, Walltime};
+use again_base::model::{Span, Walltime};
 
 use super::engine::MAKE_ROOM;
 use super::finding::Finding;

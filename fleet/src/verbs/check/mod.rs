@@ -18,13 +18,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use again::layout::{Look, say};
-use again::model::{Moment, Walltime};
-use again::puppet::cmdline::parse;
-use again::puppet::prefix;
-use again::sys::clock::moment;
-use again::sys::file::read_regular;
-use again::sys::process::os;
+use again_base::layout::{Look, say};
+use again_base::model::{Moment, Walltime};
+use again_base::puppet::cmdline::parse;
+use again_base::puppet::prefix;
+use again_base::sys::clock::moment;
+use again_base::sys::file::read_regular;
+use again_base::sys::process::os;
 use serde_json::json;
 
 use self::finding::{Finding, Grade};
@@ -130,7 +130,7 @@ fn set(settings: &Settings) -> Vec<Finding> {
         }
         Ok(rules) => {
             let count = rules.accept.from.len() + rules.accept.on_behalf.len();
-            let s = again::layout::plural(count);
+            let s = again_base::layout::plural(count);
             Finding::ok("accept", format!("triggers are taken by {count} rule{s}"))
         }
         Err(e) => Finding::error("accept", e.0, "until then nothing is taken here"),
@@ -218,7 +218,7 @@ fn trust(settings: &Settings) -> Finding {
     let runs: Vec<_> = settings
         .run_cmd
         .iter()
-        .map(|word| again::layout::quoted(&word.to_string_lossy()))
+        .map(|word| again_base::layout::quoted(&word.to_string_lossy()))
         .collect();
     let runs = runs.join(" ");
     match (settings.trust, settings.tls) {
@@ -315,7 +315,7 @@ mod tests {
         for n in 0..800 {
             let name = n.to_string().parse().expect("a name");
             let one = Trigger { name, ..trigger() };
-            let skew = again::model::Span::from_secs(300);
+            let skew = again_base::model::Span::from_secs(300);
             page.books
                 .record(&Record::new(&one, Outcome::Held, "", skew, &now));
         }

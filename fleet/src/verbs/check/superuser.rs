@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use again::model::Walltime;
-use again::sys::file::read_named;
-use again::sys::localtime::utc;
+use again_base::model::Walltime;
+use again_base::sys::file::read_named;
+use again_base::sys::localtime::utc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_cert::crl::CertificateList;

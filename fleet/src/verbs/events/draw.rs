@@ -2,10 +2,10 @@
 //!
 //! Names and texts are others'. Whatever they are, they stay in their line.
 
-use again::layout::{Look, Tone, plural};
-use again::model::Walltime;
-use again::sys::localtime::{local, utc};
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, plural};
+use again_base::model::Walltime;
+use again_base::sys::localtime::{local, utc};
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use crate::cli;

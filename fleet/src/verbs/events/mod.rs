@@ -5,9 +5,9 @@ mod draw;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::layout::{Look, complain, say};
-use again::sys::clock::moment;
-use again::sys::terminal::clean;
+use again_base::layout::{Look, complain, say};
+use again_base::sys::clock::moment;
+use again_base::sys::terminal::clean;
 
 use self::draw::{Form, Told};
 use super::watching::{self, Seen};

@@ -6,13 +6,13 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use again::layout::frame::Frame;
-use again::layout::{Look, Tone, say};
-use again::model::{Span, Walltime};
-use again::sys::attributes::SignalState;
-use again::sys::clock::walltime;
-use again::sys::terminal::{self, Terminal, clean};
-use again::sys::viewer::end_by;
+use again_base::layout::frame::Frame;
+use again_base::layout::{Look, Tone, say};
+use again_base::model::{Span, Walltime};
+use again_base::sys::attributes::SignalState;
+use again_base::sys::clock::walltime;
+use again_base::sys::terminal::{self, Terminal, clean};
+use again_base::sys::viewer::end_by;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use again::layout::{Look, Tone, plural};
-use again::model::{Span, Walltime};
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, plural};
+use again_base::model::{Span, Walltime};
+use again_base::sys::terminal::clean;
 
 use super::super::clock;
 use super::roster::{Columns, Entry, Roster, Row};
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
     use crate::policy::select::tests::node as told;
     use crate::wire::slot::tests::slot;
-    use again::layout::frame::Frame;
+    use again_base::layout::frame::Frame;
 
     const LOOK: Look = Look {
         width: None,

@@ -9,9 +9,9 @@ mod roster;
 
 use std::time::Instant;
 
-use again::layout::{Look, complain, plural, say};
-use again::sys::clock::walltime;
-use again::sys::localtime::utc;
+use again_base::layout::{Look, complain, plural, say};
+use again_base::sys::clock::walltime;
+use again_base::sys::localtime::utc;
 use serde_json::{Value, json};
 
 use self::roster::Columns;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again::layout::{Look, Tone, plural};
-use again::model::{Span, Walltime};
-use again::sys::localtime::utc;
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, plural};
+use again_base::model::{Span, Walltime};
+use again_base::sys::localtime::utc;
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use super::super::{clock, named};

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use again::layout::{Look, Tone, plural};
-use again::model::{Span, Walltime};
-use again::sys::localtime::{local, utc};
-use again::sys::terminal::clean;
+use again_base::layout::{Look, Tone, plural};
+use again_base::model::{Span, Walltime};
+use again_base::sys::localtime::{local, utc};
+use again_base::sys::terminal::clean;
 use serde_json::{Value, json};
 
 use crate::policy::story::{State, Step, Story, nodes};

@@ -8,8 +8,8 @@ mod svg;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use again::layout::{Look, complain, say};
-use again::sys::clock::moment;
+use again_base::layout::{Look, complain, say};
+use again_base::sys::clock::moment;
 
 use super::service::{Conversation, Heard, PATIENCE, socket};
 use super::{Exit, Problem};

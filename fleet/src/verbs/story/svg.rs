@@ -2,10 +2,10 @@
 //!
 //! Names and reasons are others'. Whatever they are, they stay in their place, and whatever their clocks say, on the page.
 
-use again::layout::{Tone, plural};
-use again::model::{Span, Walltime};
-use again::sys::localtime::local;
-use again::sys::terminal::clean;
+use again_base::layout::{Tone, plural};
+use again_base::model::{Span, Walltime};
+use again_base::sys::localtime::local;
+use again_base::sys::terminal::clean;
 
 use super::draw::{by, counts, details, tone};
 use crate::policy::story::{State, Step, Story, nodes};

@@ -144,7 +144,7 @@ impl Id {
 /// Writes a text as one segment of a key: letters, digits, `-` and `_` as they are, a dot as `=`, any other byte as `%XX`.
 ///
 /// What comes out has no slash (etcd's separator), no dot, space, `*` or `>` (which mean something in a subject of NATS).
-pub(super) fn encode(text: &str, out: &mut String) {
+pub fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         match byte {
             b'.' => out.push('='),

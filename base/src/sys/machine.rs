@@ -61,12 +61,12 @@ pub fn replace(machine: Rc<dyn Machine>) -> Replaced {
 }
 
 /// What replaces the kernel, in a test.
-pub(crate) fn replacement() -> Option<Rc<dyn Machine>> {
+pub fn replacement() -> Option<Rc<dyn Machine>> {
     REPLACEMENT.with_borrow(Clone::clone)
 }
 
 /// A source of random numbers.
-pub(crate) fn random() -> StdRng {
+pub fn random() -> StdRng {
     match replacement() {
         Some(machine) => StdRng::seed_from_u64(machine.seed()),
         None => StdRng::from_rng(&mut rand::rng()),

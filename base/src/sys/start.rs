@@ -41,7 +41,7 @@ pub fn is_raised() -> bool {
 }
 
 /// What the kernel put beside our arguments: getauxval(3). 0 for what it did not.
-pub(super) fn auxiliary(kind: libc::c_ulong) -> usize {
+pub fn auxiliary(kind: libc::c_ulong) -> usize {
     // SAFETY: an integer; it reads memory that stays as it is.
     let value = unsafe { libc::getauxval(kind) };
     usize::try_from(value).unwrap_or(0)

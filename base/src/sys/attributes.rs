@@ -191,7 +191,7 @@ pub fn set_signals(state: SignalState) {
 /// Ignores a signal, or leaves it to its default action.
 ///
 /// Fails harmlessly for KILL, STOP and the C library's own signals.
-pub(super) fn set_disposition(signal: i32, ignored: bool) {
+pub fn set_disposition(signal: i32, ignored: bool) {
     let handler = if ignored {
         libc::SIG_IGN
     } else {

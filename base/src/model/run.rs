@@ -139,7 +139,7 @@ impl Use {
     }
 }
 
-super::words::words! {
+super::words::shown_words! {
     /// What a pending timer waits for.
     pub enum TimerState {
         /// The run that asked has to end first.
@@ -186,12 +186,6 @@ super::words::words! {
         Waiting = "waiting",
         /// Its next run is due, and something holds it.
         Held = "held",
-    }
-}
-
-impl std::fmt::Display for TimerState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kind())
     }
 }
 

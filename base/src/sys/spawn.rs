@@ -130,16 +130,18 @@ pub fn start_detached(image: &Image, keep: &OwnedFd) -> io::Result<()> {
 }
 
 /// An [`Image`] as exec(3) takes it.
-pub(super) struct Exec {
+pub struct Exec {
     programs: Vec<CString>,
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
 
 impl Exec {
+    /// Copies the words of an image.
+    ///
     /// # Errors
     /// `InvalidInput` for a NUL byte.
-    pub(super) fn new(image: &Image) -> io::Result<Self> {
+    pub fn new(image: &Image) -> io::Result<Self> {
         fn all<T: AsRef<OsStr>>(words: &[T]) -> io::Result<Vec<CString>> {
             let texts = words
                 .iter()
@@ -169,7 +171,7 @@ impl Exec {
 
 /// Forks a child that makes itself ready, takes the signal state and becomes `image`.
 /// What fails of that goes to `report`, for [`failed_exec`] to read.
-pub(super) fn fork_exec(
+pub fn fork_exec(
     image: &Exec,
     signals: SignalState,
     report: &OwnedFd,

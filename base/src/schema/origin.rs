@@ -1,21 +1,28 @@
-//! Where a run comes from that other nodes asked for: what again-fleet tells of it, and what is kept of that.
+//! Where a run comes from that other nodes asked for: what again-fleet says of it, and what is kept of that.
+//!
+//! again-fleet passes a [`Word`] to `again run --origin`, which puts it on record with the timer; it becomes part of the lineage of
+//! the run. Of the triggers `again` keeps the numbers as long as they can still be handed over: a number that is on record already
+//! asks for nothing a second time, and that is a success. With `--origin` it ends with 0 if everything in the word is on record, and
+//! with anything else if nothing is; its line of output says why.
 
-use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::time::{Boottime, Span, Walltime};
+use super::name::{Id, Name, Node};
+use super::{Malformed, shown};
+use crate::model::{Boottime, Span, Walltime};
 
 /// The version of a [`Word`].
 const VERSION: u32 = 1;
-/// The longest word, in bytes: the kernel takes arguments of 128 KiB each (execve(2), MAX_ARG_STRLEN).
-const LONGEST: usize = 128 << 10;
+/// The longest word, in bytes: the kernel takes arguments of 128 KiB each (execve(2), MAX_ARG_STRLEN), with the NUL behind them.
+pub const LONGEST: usize = (128 << 10) - 1;
 /// How many origins are kept of a run.
 pub const MOST_ORIGINS: usize = 8;
 /// The longest way from an origin, in nodes.
-const MOST_HOPS: usize = 20;
-/// How many triggers a word may have.
-const MOST_TOGETHER: usize = 32;
+pub const MOST_HOPS: usize = 20;
+/// How many values are handed over together, and so how many triggers a word may have: it fits into one argument of a program.
+pub const MOST_TOGETHER: usize = 32;
 /// How many triggers may wait in one timer.
 const MOST_WAITING: usize = 1024;
 /// How many words are told apart in one timer.
@@ -25,29 +32,46 @@ const LONGEST_JOB: usize = 2000;
 /// The widest jitter, in milliseconds: a trigger lives for a day at most.
 const WIDEST: u64 = 86_400_000;
 
+crate::model::shown_words! {
+    /// What began a story.
+    pub enum Cause {
+        /// A resource was refreshed in a run of Puppet's.
+        Refresh = "refresh",
+        /// A report asked for it.
+        Kick = "kick",
+        /// A person did.
+        Person = "person",
+        /// Something happened in a run that nobody asked for, and met a rule.
+        Event = "event",
+        /// A lock has another holder.
+        Lock = "lock",
+    }
+}
+
 /// One beginning, and the way from there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
     /// Its id.
-    pub id: String,
-    /// What it was: `refresh`, `kick`, `person`, `event`.
-    pub cause: String,
-    /// The nodes that fired since. Their number is that of the hops.
-    pub path: Vec<String>,
+    pub id: Id,
+    /// What it was.
+    pub cause: Cause,
+    /// The nodes that fired since: the node where it began first, the sender of this trigger last. Their number is that of
+    /// the hops.
+    pub path: Vec<Node>,
 }
 
 /// By what a trigger is known again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// Its id.
-    pub id: String,
-    /// The node that fired it.
-    pub sender: String,
+    /// Its id, in messages, results and stories.
+    pub id: Id,
+    /// The node that signed it.
+    pub sender: Node,
     /// Its name.
-    pub name: String,
+    pub name: Name,
     /// Grows with each trigger of this sender and name.
     pub number: u64,
-    /// How long that has to be remembered.
+    /// How long the number has to be remembered.
     pub until: Walltime,
 }
 
@@ -62,6 +86,28 @@ pub struct Lineage {
     pub triggers: Vec<Trigger>,
 }
 
+/// A lineage as `again` shows it: its triggers without the time until which their numbers are remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origins {
+    /// The beginnings.
+    pub origins: Vec<Origin>,
+    /// The triggers.
+    pub triggers: Vec<Asked>,
+}
+
+/// A trigger of [`Origins`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its id.
+    pub id: Id,
+    /// The node that signed it.
+    pub sender: Node,
+    /// Its name.
+    pub name: Name,
+    /// Its number.
+    pub number: u64,
+}
+
 /// Triggers that were taken together, until a run does their job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
@@ -73,22 +119,34 @@ pub struct Taken {
     pub lineage: Lineage,
 }
 
-/// What again-fleet passes to `again run --origin`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What again-fleet passes to `again run --origin`: triggers that were accepted together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Word {
-    head: Head,
-    /// Its origins and triggers.
-    whole: Lineage,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-struct Head {
     version: u32,
-    /// The widest jitter, in milliseconds.
+    /// Where they come from: each origin with the nodes that it passed, which are its hops.
+    pub origins: Vec<Origin>,
+    /// In milliseconds.
     jitter: u64,
+    /// The triggers.
+    pub triggers: Vec<Trigger>,
 }
 
 impl Word {
+    /// Of these triggers, with the widest jitter: it takes the place of `--jitter`, which knows whole seconds only.
+    pub fn new(origins: Vec<Origin>, jitter: Span, triggers: Vec<Trigger>) -> Self {
+        Word {
+            version: VERSION,
+            origins,
+            jitter: jitter.millis(),
+            triggers,
+        }
+    }
+
+    /// The word as it is passed: JSON.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("plain text")
+    }
+
     /// Reads one.
     ///
     /// # Errors
@@ -97,77 +155,85 @@ impl Word {
         if text.len() > LONGEST {
             return Err(format!("it is longer than {LONGEST} bytes"));
         }
-        let head: Head = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let whole: Lineage = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        if head.version != VERSION {
-            let version = head.version;
+        let word: Word = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if word.version != VERSION {
+            let version = word.version;
             return Err(format!(
                 "its version is {version}, and this program reads {VERSION}"
             ));
         }
         let counts = [
-            ("origins", whole.origins.len(), MOST_ORIGINS),
-            ("triggers", whole.triggers.len(), MOST_TOGETHER),
+            ("origins", word.origins.len(), MOST_ORIGINS),
+            ("triggers", word.triggers.len(), MOST_TOGETHER),
         ];
-        let ways = whole.origins.iter().map(|one| &one.path);
-        let hops = ways.map(|path| ("nodes of a way", path.len(), MOST_HOPS));
+        let ways = word.origins.iter().map(Origin::hops);
+        let hops = ways.map(|hops| ("nodes of a way", hops, MOST_HOPS));
         for (what, count, most) in counts.into_iter().chain(hops) {
             if count == 0 || count > most {
                 return Err(format!("it has {count} {what}: 1 to {most} are allowed"));
             }
         }
-        if head.jitter > WIDEST {
+        if word.jitter > WIDEST {
             return Err(format!("its jitter is longer than {WIDEST} ms"));
         }
-        let good = |one: &Origin| {
-            is_id(&one.id) && is_word(&one.cause) && one.path.iter().all(|node| is_node(node))
-        };
-        let fine = |one: &Trigger| is_id(&one.id) && is_node(&one.sender) && is_name(&one.name);
-        if !whole.origins.iter().all(good) || !whole.triggers.iter().all(fine) {
-            return Err("an id, a certname, a cause or a name in it is none".to_owned());
-        }
-        Ok(Word { head, whole })
+        Ok(word)
     }
 
     /// The widest jitter.
     pub fn jitter(&self) -> Span {
-        Span::from_nanos(self.head.jitter.saturating_mul(1_000_000))
-    }
-
-    /// The triggers.
-    pub fn triggers(&self) -> &[Trigger] {
-        &self.whole.triggers
+        Span::from_nanos(self.jitter.saturating_mul(1_000_000))
     }
 
     /// All its origins, with these of its triggers.
     pub fn lineage(&self, triggers: Vec<Trigger>) -> Lineage {
-        let mut lineage = Lineage {
-            origins: Vec::new(),
+        Lineage {
+            origins: merged(None, &self.origins),
             triggers,
-        };
-        lineage.join(Lineage {
-            origins: self.whole.origins.clone(),
-            triggers: Vec::new(),
-        });
-        lineage
+        }
     }
 }
 
-fn is_id(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())
+/// All these origins, each once, with the longest way that one of them knows: a way that was once long is not forgotten.
+/// Of too many, those with the fewest hops stay, so that a circle displaces nothing; `first` stays in any case.
+pub fn merged<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Origin>) -> Vec<Origin> {
+    let mut origins = BTreeMap::<&Id, &Origin>::new();
+    for origin in all {
+        let known = origins.entry(&origin.id).or_insert(origin);
+        if (origin.hops(), origin) > (known.hops(), *known) {
+            *known = origin;
+        }
+    }
+    let mut origins: Vec<Origin> = origins.into_values().cloned().collect();
+    origins.sort_by_key(|origin| (Some(&origin.id) != first, origin.hops()));
+    origins.truncate(MOST_ORIGINS);
+    origins.sort();
+    origins
 }
 
-fn is_word(text: &str) -> bool {
-    let may = |b: u8| b.is_ascii_lowercase() || b == b'-';
-    (1..=32).contains(&text.len()) && text.bytes().all(may)
+/// An origin as it is in the id of a job.
+fn origin_of_job(text: &str) -> Result<Origin, Malformed> {
+    let mut words = text.split('/');
+    let id = words.next().unwrap_or_default().parse()?;
+    let cause = words.next().unwrap_or_default();
+    let known = Cause::ALL.iter().find(|one| one.kind() == cause);
+    let cause = *known.ok_or_else(|| Malformed::new(format!("'{}' is no cause", shown(cause))))?;
+    let path = words.map(str::parse).collect::<Result<_, _>>()?;
+    Ok(Origin { id, cause, path })
 }
 
-fn is_node(text: &str) -> bool {
-    (1..=253).contains(&text.len()) && text.bytes().all(|b| (b' '..=b'~').contains(&b))
-}
-
-fn is_name(text: &str) -> bool {
-    (1..=128).contains(&text.len()) && !text.chars().any(char::is_control)
+/// The origins that the id of an agent's job (`--job-id`) names, as [`Lineage::job`] writes it; none for any other job.
+///
+/// # Errors
+/// It is one of these, but cannot be read.
+pub fn origins_of_job(job: &str) -> Result<Vec<Origin>, Malformed> {
+    let mut parts = job.split("//");
+    let is_ours = |token: &str| !token.is_empty() && token.bytes().all(|b| b.is_ascii_hexdigit());
+    if !parts.next().is_some_and(is_ours) {
+        return Ok(Vec::new());
+    }
+    let mut origins = parts.map(origin_of_job).collect::<Result<Vec<_>, _>>()?;
+    origins.sort();
+    Ok(origins)
 }
 
 impl Lineage {
@@ -176,30 +242,28 @@ impl Lineage {
         self.origins.is_empty() && self.triggers.is_empty()
     }
 
-    /// Takes in another one: each trigger once; each origin once, with the longest way that either knows, since a way that
-    /// was once long is not forgotten. Of too many origins those with the fewest hops stay, so that a circle displaces nothing.
+    /// What is shown of it; nothing if there is nothing of other nodes in it.
+    pub fn shown(&self) -> Option<Origins> {
+        let asked = |trigger: &Trigger| Asked {
+            id: trigger.id.clone(),
+            sender: trigger.sender.clone(),
+            name: trigger.name.clone(),
+            number: trigger.number,
+        };
+        (!self.is_empty()).then(|| Origins {
+            origins: self.origins.clone(),
+            triggers: self.triggers.iter().map(asked).collect(),
+        })
+    }
+
+    /// Adds another one: each trigger once, and the origins as [`merged`] does.
     pub fn join(&mut self, other: Lineage) {
         for trigger in other.triggers {
             if !self.triggers.iter().any(|one| one.is(&trigger)) {
                 self.triggers.push(trigger);
             }
         }
-        for origin in other.origins {
-            match self.origins.iter_mut().find(|one| one.id == origin.id) {
-                Some(known) if (known.hops(), &*known) < (origin.hops(), &origin) => {
-                    *known = origin;
-                }
-                Some(_) => {}
-                None => self.origins.push(origin),
-            }
-        }
-        // Two orders, one sort.
-        let sort = |origins: &mut Vec<Origin>, by: fn(&Origin, &Origin) -> Ordering| {
-            origins.sort_unstable_by(by);
-        };
-        sort(&mut self.origins, |a, b| (a.hops(), a).cmp(&(b.hops(), b)));
-        self.origins.truncate(MOST_ORIGINS);
-        sort(&mut self.origins, Ord::cmp);
+        self.origins = merged(None, self.origins.iter().chain(&other.origins));
     }
 
     /// The id of a job of an agent (`--job-id`) that comes from here: `TOKEN//ID/CAUSE/NODE/NODE//ID/…`. By it the report tells
@@ -209,7 +273,8 @@ impl Lineage {
         let mut origins: Vec<&Origin> = self.origins.iter().collect();
         origins.sort_by_key(|one| one.hops());
         for (n, Origin { id, cause, path }) in origins.into_iter().enumerate() {
-            let way = path.join("/");
+            let way: Vec<&str> = path.iter().map(Node::as_str).collect();
+            let way = way.join("/");
             if n == 0 || job.len() + way.len() + 64 <= LONGEST_JOB {
                 job.push_str(&format!("//{id}/{cause}/{way}"));
             }
@@ -228,7 +293,8 @@ impl Lineage {
 }
 
 impl Origin {
-    fn hops(&self) -> usize {
+    /// How many hops it has made, with the one of the trigger.
+    pub fn hops(&self) -> usize {
         self.path.len()
     }
 }
@@ -240,7 +306,7 @@ impl Trigger {
     }
 
     fn is(&self, other: &Trigger) -> bool {
-        self.is_of(other) && self.number == other.number
+        self.number == other.number && self.is_of(other)
     }
 }
 
@@ -280,15 +346,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As again-fleet writes it; its own test has the same text.
     const TEXT: &str = r#"{"version":1,"origins":[{"id":"00000000000000000000000000000001","cause":"refresh","path":["web1"]}],"jitter":50,"triggers":[{"id":"00000000000000000000000000000007","sender":"web1","name":"again","number":1000000,"until":4900000}]}"#;
+
+    fn node(text: &str) -> Node {
+        text.parse().expect("a certname")
+    }
 
     #[test]
     fn a_word_is_read_as_it_was_written() {
         let word = Word::parse(TEXT).expect("a word");
         assert_eq!(word.jitter(), Span::from_nanos(50_000_000));
-        let lineage = word.lineage(word.triggers().to_vec());
-        assert_eq!(lineage.origins[0].path, ["web1"]);
+        let lineage = word.lineage(word.triggers.clone());
+        assert_eq!(lineage.origins[0].path, [node("web1")]);
+        assert_eq!(word.text(), TEXT);
         let trigger = &lineage.triggers[0];
         assert_eq!(
             (trigger.number, trigger.until.millis()),
@@ -297,13 +367,12 @@ mod tests {
         assert_eq!(lineage.told().as_deref(), Some("trigger 'again' of web1"));
     }
 
-    /// As again-fleet reads it; its own test has the same text.
     #[test]
     fn a_job_tells_where_it_comes_from() {
-        let origin = |id: u32, path: &[&str]| Origin {
-            id: format!("{id:032x}"),
-            cause: "kick".to_owned(),
-            path: path.iter().map(|node| (*node).to_owned()).collect(),
+        let origin = |id: u128, path: &[&str]| Origin {
+            id: Id::from_bits(id),
+            cause: Cause::Kick,
+            path: path.iter().map(|text| node(text)).collect(),
         };
         let of = |origins| Lineage {
             origins,
@@ -313,6 +382,7 @@ mod tests {
         let both = of(vec![origin(1, &["web1", "lb1.test"]), origin(2, &["db1"])]);
         let text = "0a//00000000000000000000000000000002/kick/db1//00000000000000000000000000000001/kick/web1/lb1.test";
         assert_eq!(both.job("0a"), text);
+        assert_eq!(origins_of_job(text), Ok(both.origins));
         // The shortest way is told, however long it is, and of the others what fits.
         let long = "x".repeat(253);
         let wide = [long.as_str(); 20];
@@ -322,6 +392,45 @@ mod tests {
         assert!(
             job.starts_with("0a//00000000000000000000000000000002/") && job.len() <= LONGEST_JOB
         );
+    }
+
+    /// All counts and lengths at their bounds.
+    #[test]
+    fn the_longest_word_is_one_argument() {
+        let longest = node(&"\"".repeat(Node::MOST));
+        let trigger = Trigger {
+            sender: longest.clone(),
+            name: "\\".repeat(Name::MOST).parse().expect("a name"),
+            until: Walltime::from_millis(u64::MAX),
+            ..trigger(u64::MAX)
+        };
+        let origin = Origin {
+            id: Id::from_bits(u128::MAX),
+            cause: Cause::Refresh,
+            path: vec![longest; MOST_HOPS],
+        };
+        let word = Word::new(
+            vec![origin; MOST_ORIGINS],
+            Span::from_nanos(u64::MAX),
+            vec![trigger; MOST_TOGETHER],
+        );
+        let length = word.text().len();
+        assert!((LONGEST * 3 / 4..=LONGEST).contains(&length), "{length}");
+    }
+
+    /// Puppet's rule for certnames (`lib/puppet/ssl/base.rb`), and puppetserver's: see [`super::super::name`].
+    #[test]
+    fn sender_of_a_word_is_what_puppet_signs() {
+        for (name, is_one) in [
+            ("web1.example.com", true),
+            ("a b", true),
+            ("a/b", false),
+            ("a*", false),
+            ("Web1", false),
+        ] {
+            let text = TEXT.replace("\"web1\"", &format!("\"{name}\""));
+            assert_eq!(Word::parse(&text).is_ok(), is_one, "{name}");
+        }
     }
 
     #[test]
@@ -345,25 +454,25 @@ mod tests {
             (&triggers(1), triggers(0), "0 triggers"),
             (&triggers(1), triggers(33), "33 triggers"),
             ("\"jitter\":50", "\"jitter\":86400001".to_owned(), "jitter"),
-            ("01\",\"cause\"", "0g\",\"cause\"".to_owned(), "none"),
-            ("07\",\"sender\"", "7\",\"sender\"".to_owned(), "none"),
-            ("\"refresh\"", "\"\"".to_owned(), "none"),
+            ("01\",\"cause\"", "0g\",\"cause\"".to_owned(), "is no id"),
+            ("07\",\"sender\"", "7\",\"sender\"".to_owned(), "is no id"),
+            ("\"refresh\"", "\"\"".to_owned(), "unknown variant"),
             (
                 "\"sender\":\"web1\"",
                 "\"sender\":\"w\\u00e9b\"".to_owned(),
-                "none",
+                "is no certname",
             ),
             (
                 "\"name\":\"again\"",
                 "\"name\":\"a\\u001b\"".to_owned(),
-                "none",
+                "control characters",
             ),
             (
                 "\"number\":1000000",
                 "\"number\":-1".to_owned(),
                 "invalid value",
             ),
-            ("\"origins\":", "\"others\":".to_owned(), "0 origins"),
+            ("\"origins\":", "\"others\":".to_owned(), "missing field"),
         ] {
             let refused = of(from, &to).expect_err(&to);
             assert!(refused.contains(why), "{to}: {refused}");
@@ -372,19 +481,26 @@ mod tests {
         assert!(Word::parse(&long).expect_err("long").contains("longer"));
     }
 
+    fn trigger(number: u64) -> Trigger {
+        Trigger {
+            id: Id::from_bits(number.into()),
+            sender: node("n"),
+            name: "x".parse().expect("a name"),
+            number,
+            until: Walltime::default(),
+        }
+    }
+
     fn lineages() -> impl Strategy<Value = Lineage> {
         let origin =
             (0..12_u8, prop::collection::vec(0..3_u8, 1..6)).prop_map(|(id, way)| Origin {
-                id: format!("{id:032x}"),
-                cause: "refresh".into(),
-                path: way.iter().map(|n| format!("n{n}")).collect(),
+                id: Id::from_bits(id.into()),
+                cause: Cause::Refresh,
+                path: way.iter().map(|n| node(&format!("n{n}"))).collect(),
             });
         let trigger = (0..3_u8, 0..4_u64).prop_map(|(sender, number)| Trigger {
-            id: format!("{sender:016x}{number:016x}"),
-            sender: format!("n{sender}"),
-            name: "x".into(),
-            number,
-            until: Walltime::default(),
+            sender: node(&format!("n{sender}")),
+            ..trigger(number)
         });
         (
             prop::collection::vec(origin, 0..8),
@@ -436,7 +552,7 @@ mod tests {
             let mut all = Vec::new();
             for (n, ready) in readies.iter().enumerate() {
                 let ready = Boottime::from_nanos(*ready);
-                let trigger = Trigger { id: String::new(), sender: "n".into(), name: "x".into(), number: n as u64, until: Walltime::default() };
+                let trigger = trigger(n as u64);
                 let lineage = Lineage { origins: Vec::new(), triggers: vec![trigger] };
                 Taken::add(&mut all, Taken { from: ready, ready, lineage }).expect("room");
             }
@@ -459,7 +575,7 @@ mod tests {
             let mut all = Vec::new();
             let mut number = 0;
             for size in sizes {
-                let triggers = (0..size).map(|_| { number += 1; Trigger { id: String::new(), sender: "n".into(), name: "x".into(), number, until: Walltime::default() } }).collect();
+                let triggers = (0..size).map(|_| { number += 1; trigger(number) }).collect();
                 let at = Boottime::default();
                 let before = all.clone();
                 if Taken::add(&mut all, Taken { from: at, ready: at, lineage: Lineage { origins: Vec::new(), triggers } }).is_err() {

@@ -178,6 +178,18 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
+/// What is wrong with the words of a command line, in one line, since an Exec logs it; the rest is in the help of the program.
+pub fn misread(error: &clap::Error, program: &str) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim);
+    let tip = lines.clone().find_map(|line| line.strip_prefix("tip: "));
+    let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
+    let what: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let what = what.join(" ");
+    let what = what.trim_start_matches("error: ");
+    format!("{what}{tip}; see '{program} --help'")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

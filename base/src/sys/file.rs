@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -105,6 +105,58 @@ pub fn sync(file: &File) -> io::Result<()> {
     file.metadata().map(drop)
 }
 
+/// What the disk has when [`atomic_write`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OnDisk {
+    /// Nothing, perhaps: a power failure may take the new content. No reader sees half of it.
+    Nothing,
+    /// The new content, under the old name or the new one.
+    Content,
+    /// The new content, under its name.
+    Name,
+}
+
+/// Replaces the content of a file: readers see the old content or the new one. It is written to the file's name with the ending
+/// `.new` first, which one process at a time may do.
+///
+/// # Errors
+/// Those of open(2), write(2), fsync(2) and rename(2). The old content is then still there, but for a failure after the rename.
+pub fn atomic_write(path: &Path, bytes: &[u8], mode: u32, wanted: OnDisk) -> io::Result<File> {
+    write_through(&path.with_extension("new"), path, bytes, mode, wanted)
+}
+
+/// [`atomic_write`] with another name for the file that is written first, on the same file system.
+///
+/// # Errors
+/// As [`atomic_write`].
+pub fn write_through(
+    new: &Path,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    wanted: OnDisk,
+) -> io::Result<File> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let write = || {
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(true);
+        let mut file = options.mode(mode).custom_flags(flags).open(new)?;
+        file.write_all(bytes)?;
+        if wanted >= OnDisk::Content {
+            sync(&file)?;
+        }
+        std::fs::rename(new, path)?;
+        Ok(file)
+    };
+    // A full disk needs the room.
+    let file = write().inspect_err(|_: &io::Error| drop(std::fs::remove_file(new)))?;
+    if wanted == OnDisk::Name {
+        let directory = path.parent().filter(|at| !at.as_os_str().is_empty());
+        sync(&File::open(directory.unwrap_or(Path::new(".")))?)?;
+    }
+    Ok(file)
+}
+
 /// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
 /// commit brings both to the disk (`tests/faults/privileged/power.rs`).
 pub fn is_synced_with_its_name(file: &File) -> bool {
@@ -134,6 +186,37 @@ mod tests {
             assert_eq!(read(path, 5, 0), None);
         }
         assert_eq!(read(&file, 4, 0), None);
+    }
+
+    #[test]
+    fn file_has_its_old_content_or_the_new_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file.json");
+        let names = || std::fs::read_dir(dir.path()).expect("read").count();
+        for (text, wanted) in [
+            ("1", OnDisk::Nothing),
+            ("22", OnDisk::Content),
+            ("3", OnDisk::Name),
+        ] {
+            atomic_write(&path, text.as_bytes(), 0o600, wanted).expect("written");
+            assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), Some(text));
+            assert_eq!(
+                std::fs::metadata(&path).expect("there").mode() & 0o777,
+                0o600
+            );
+            assert_eq!(names(), 1);
+        }
+        // Nothing can be renamed over a directory with a file in it.
+        let taken = dir.path().join("taken");
+        std::fs::create_dir_all(taken.join("x")).expect("made");
+        atomic_write(&taken, b"1", 0o600, OnDisk::Nothing).expect_err("a directory");
+        assert_eq!(names(), 2);
+        // What somebody has put in the way is not followed.
+        std::os::unix::fs::symlink(dir.path().join("victim"), dir.path().join("file.new"))
+            .expect("linked");
+        atomic_write(&path, b"4", 0o600, OnDisk::Nothing).expect_err("a link");
+        assert_eq!(std::fs::read_to_string(&path).ok().as_deref(), Some("3"));
+        assert!(!dir.path().join("victim").exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub enum End {
     Signal(i32),
 }
 
-super::words::words! {
+super::words::shown_words! {
     /// How a catalog run went, as records, history and JSON name it.
     pub enum Outcome {
         /// It changed something.
@@ -32,18 +32,15 @@ super::words::words! {
 impl Outcome {
     /// The outcome that a stable word names.
     pub fn of_kind(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.kind() == word)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|outcome| outcome.kind() == word)
     }
 
     /// Whether it is a failure.
     pub const fn is_failure(self) -> bool {
         matches!(self, Outcome::Failed | Outcome::Killed)
-    }
-}
-
-impl std::fmt::Display for Outcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.kind())
     }
 }
 
@@ -53,13 +50,13 @@ mod tests {
 
     #[test]
     fn every_outcome_has_a_word_of_its_own_which_is_also_its_json() {
-        for outcome in Outcome::ALL {
+        for outcome in Outcome::ALL.iter().copied() {
             assert_eq!(Outcome::of_kind(outcome.kind()), Some(outcome));
             let json = serde_json::to_string(&outcome).expect("json");
             assert_eq!(json, format!("\"{outcome}\""));
         }
         assert_eq!(Outcome::of_kind("else"), None);
-        let failures = Outcome::ALL.into_iter().filter(|o| o.is_failure());
+        let failures = Outcome::ALL.iter().copied().filter(|o| o.is_failure());
         assert!(failures.eq([Outcome::Failed, Outcome::Killed]));
     }
 }

@@ -1,0 +1,54 @@
+//! What one program writes and the other one reads. The types are the same on both sides, and check their bounds when they are read.
+#![forbid(unsafe_code)]
+
+/// The history.
+pub mod history;
+/// Names of nodes, triggers and fleets.
+pub mod name;
+/// Where a run comes from that other nodes asked for.
+pub mod origin;
+/// The state of everything.
+pub mod status;
+
+use std::fmt;
+
+/// Why bytes are not what they should be, or why something cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed(String);
+
+impl Malformed {
+    /// With a sentence that names the thing and what is wrong with it.
+    pub fn new(what: impl Into<String>) -> Self {
+        Malformed(what.into())
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A text of somebody else's for a message: at most 60 characters, controls escaped.
+pub fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_is_shown_short_and_without_controls() {
+        assert_eq!(shown("web1"), "web1");
+        assert_eq!(shown("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\nb");
+        assert_eq!(shown(&"x".repeat(61)).chars().count(), 63);
+        assert!(shown(&"x".repeat(1000)).ends_with("..."));
+    }
+}
