@@ -18,12 +18,10 @@ use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
 use again_base::layout::{Look, Tone, complain, plural, say};
 use again_base::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
+use again_base::schema::SCHEMA;
 use again_base::schema::history::Event;
 use again_base::sys::clock::moment;
 use again_base::sys::localtime::{self, utc};
-
-/// The version of the JSON's schema.
-const SCHEMA: u32 = 1;
 
 /// How many chains people see by default.
 const CHAINS: usize = 10;

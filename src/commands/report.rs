@@ -24,6 +24,7 @@ use again_base::model::{
     Activity, Bytes, Cap, DriverState, Identity, Kind, Moment, Obstacle, Provenance, Span,
     TimerState, Use, Walltime,
 };
+use again_base::schema::SCHEMA;
 use again_base::schema::status::{self, Status, ThisRun};
 use again_base::sys::flock::{Holder, Locks};
 use again_base::sys::localtime::utc;
@@ -160,7 +161,7 @@ impl Report {
     pub fn json(&self, this_run: Option<ThisRun>) -> Value {
         let now = &self.now;
         json!(Status {
-            schema: 1, version: env!("CARGO_PKG_VERSION").to_owned(), now: utc(now.wall), state_dir: self.state_dir.clone(),
+            schema: SCHEMA, version: env!("CARGO_PKG_VERSION").to_owned(), now: utc(now.wall), state_dir: self.state_dir.clone(),
             disabled: self.disabled.as_ref().map(|disabled| status::Disabled {
                 reason: disabled.reason.clone(), since: utc(Walltime::from_millis(disabled.since)),
             }),

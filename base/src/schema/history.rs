@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::origin::Origins;
+use super::{known, of_schema};
 use crate::model::{Kind, Outcome};
 
 crate::model::words! {
@@ -46,7 +47,8 @@ crate::model::words! {
 /// One event. again(8) says what the fields mean.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// The version of the schema: 1.
+    /// The version of the schema.
+    #[serde(deserialize_with = "of_schema")]
     pub schema: u32,
     /// UTC, in the form of RFC 3339.
     pub at: String,
@@ -56,6 +58,7 @@ pub struct Event {
     #[serde(default)]
     pub target: String,
     /// What kind of run the target is, if it is on record.
+    #[serde(default, deserialize_with = "known")]
     pub kind: Option<Kind>,
     /// The timer's name.
     #[serde(default)]
@@ -67,6 +70,7 @@ pub struct Event {
     /// The number of the rerun in its chain.
     pub run: u32,
     /// How an ended run ended.
+    #[serde(default, deserialize_with = "known")]
     pub outcome: Option<Outcome>,
     /// Why, in words.
     pub reason: String,
@@ -91,7 +95,7 @@ pub fn log(chain: &str, run: u32) -> String {
     format!("{chain}-{run}")
 }
 
-/// The lines of an output that are events of this schema.
+/// The lines of an output that are events of this schema; those with another word for what happened are left out.
 pub fn events(output: &str) -> Vec<Event> {
     let lines = output.lines();
     let events = lines.filter_map(|line| serde_json::from_str(line).ok());

@@ -12,6 +12,31 @@ pub mod status;
 
 use std::fmt;
 
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error};
+
+/// The version of `again status --json` and `again history --json`.
+pub const SCHEMA: u32 = 1;
+
+/// Reads the version of an output.
+///
+/// # Errors
+/// It is another one.
+fn of_schema<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    match u32::deserialize(input)? {
+        SCHEMA => Ok(SCHEMA),
+        other => Err(D::Error::custom(format!(
+            "its schema is {other}, and this program reads {SCHEMA}"
+        ))),
+    }
+}
+
+/// Reads a word; none for one that is not known.
+fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(input: D) -> Result<Option<T>, D::Error> {
+    let word = serde_json::Value::deserialize(input)?;
+    Ok(serde_json::from_value(word).ok())
+}
+
 /// Why bytes are not what they should be, or why something cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(String);

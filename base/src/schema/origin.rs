@@ -131,6 +131,12 @@ pub struct Word {
     pub triggers: Vec<Trigger>,
 }
 
+/// The version of a [`Word`] of any version.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 impl Word {
     /// Of these triggers, with the widest jitter: it takes the place of `--jitter`, which knows whole seconds only.
     pub fn new(origins: Vec<Origin>, jitter: Span, triggers: Vec<Trigger>) -> Self {
@@ -155,13 +161,14 @@ impl Word {
         if text.len() > LONGEST {
             return Err(format!("it is longer than {LONGEST} bytes"));
         }
-        let word: Word = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        if word.version != VERSION {
-            let version = word.version;
+        // A newer version may have another shape.
+        let Version { version } = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if version != VERSION {
             return Err(format!(
                 "its version is {version}, and this program reads {VERSION}"
             ));
         }
+        let word: Word = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let counts = [
             ("origins", word.origins.len(), MOST_ORIGINS),
             ("triggers", word.triggers.len(), MOST_TOGETHER),

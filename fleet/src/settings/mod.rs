@@ -30,8 +30,8 @@ use crate::wire::Malformed;
 use crate::wire::name::{Name, Namespace, Node};
 pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
+use value::{Command, Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl};
 pub use value::{Endpoint, Engine, Trust};
-use value::{Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl, Words};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
@@ -121,7 +121,7 @@ again_base::layer! {
     accept: Vec<Who>;
     accept_for: Table => Table::default();
     operators: Vec<Who> => Vec::new();
-    run_cmd: Words;
+    run_cmd: Command;
     cwd: PathBuf => "/root".into();
     facts: Vec<String> => Vec::new();
     ttl: Ttl, "AGAIN_FLEET_TTL" => Ttl(Span::from_secs(3600));
@@ -714,6 +714,10 @@ locks_dir = '/l'
                 &["line 1", "accept", "'Web*' is no certname"],
             ),
             ("run_cmd = []", &["line 1", "'run_cmd'", "empty"]),
+            (
+                r#"run_cmd = ["puppet", ""]"#,
+                &["line 1", "'run_cmd'", "empty"],
+            ),
             (
                 "[accept_for]\nweb1 = 'x'",
                 &["line 2", "'accept_for': in the row 'web1'"],

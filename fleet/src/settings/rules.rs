@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use again_base::model::Span;
 use again_base::toml::{self, Written};
 
-use super::value::{Delta, Setting, Timeout, Words};
+use super::value::{Command, Delta, Setting, Timeout};
 use crate::policy::rule::Rule;
 use crate::wire::met::MOST_NAME;
 
@@ -144,7 +144,7 @@ fn name(written: Written) -> Result<String, String> {
 }
 
 fn command(written: Written) -> Result<Vec<String>, String> {
-    let Words(words) = Setting::of(written)?;
+    let Command(words) = Setting::of(written)?;
     if !words[0].starts_with('/') || words.iter().any(|word| word.contains('\0')) {
         return Err(format!(
             "'{}' is not an absolute path",

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use again_base::model::Span;
-pub use again_base::settings::{Setting, Value, Words};
-use again_base::settings::{parsed, read_all};
+pub use again_base::settings::{Setting, Value};
+use again_base::settings::{Words, parsed, read_all};
 use again_base::toml::Written;
 
 use crate::identity::authority::Revocation;
@@ -17,6 +17,17 @@ use crate::wire::event::Change;
 use crate::wire::lineage::MOST_HOPS;
 use crate::wire::slot::MOST_SLOTS;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
+
+/// The program and its arguments, none of them empty.
+#[derive(Debug, Default)]
+pub struct Command(pub Vec<String>);
+
+impl Setting for Command {
+    fn of(written: Written) -> Result<Self, String> {
+        let Words(words) = Setting::of(written)?;
+        read_all(words).map(Command)
+    }
+}
 
 /// What carries triggers between the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -179,6 +179,7 @@ mod tests {
             ("failed", Outcome::Failed),
             ("killed", Outcome::Failed),
             ("unknown", Outcome::Unknown),
+            ("a word of a newer version", Outcome::Failed),
         ] {
             let became = became(&line("ended", word, "", &[1]));
             assert_eq!(became[&Id::from_bits(1)].outcome, outcome, "{word}");

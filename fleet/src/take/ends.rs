@@ -49,8 +49,10 @@ pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
         let run = target.running;
         found.extend(run.map(|run| process(Some(run.pid), run.chain, run.origin)));
         found.extend(target.timers.into_iter().map(|timer| {
-            // A pid on another machine says nothing here.
-            let is_here = timer.state != Some(TimerState::Foreign);
+            // A pid on another machine says nothing here, and nothing is known of a state with another word.
+            let is_here = timer
+                .state
+                .is_some_and(|state| state != TimerState::Foreign);
             let pid = timer.waiter.pid.filter(|_| is_here);
             process(pid, timer.chain, timer.origin)
         }));
@@ -181,7 +183,21 @@ mod tests {
             process(None, "c", &[5]),
         ];
         assert_eq!(processes(&status.to_string()).expect("read"), expected);
+        let newer = status.to_string().replace("waiting", "a new word");
+        let pids: Vec<Option<i32>> = processes(&newer)
+            .expect("read")
+            .iter()
+            .map(|one| one.pid)
+            .collect();
+        assert_eq!(pids, [Some(7), None, None, None, None]);
         assert!(processes("nothing").is_err() && processes("{}").is_err());
+        let error = processes(r#"{"schema":2,"targets":[]}"#).expect_err("another schema");
+        assert!(
+            error
+                .to_string()
+                .contains("its schema is 2, and this program reads 1"),
+            "{error}"
+        );
     }
 
     /// Triggers: one accepted, one running, one with reruns to come, and two that are over.

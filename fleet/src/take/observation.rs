@@ -33,6 +33,9 @@ pub fn observation(
     if let (None, Some(why)) = (target, status.unreadable.first()) {
         return Err(why.clone());
     }
+    if target.is_some_and(|target| target.cap.window_seconds == 0) {
+        return Err("the target has no cap".to_owned());
+    }
     let id = target.map(|target| target.id.as_str()).or(newest);
     let timers = target.iter().flat_map(|target| &target.timers);
     let timers = timers.map(|one| triggers(&one.origin));
@@ -124,7 +127,7 @@ mod tests {
         let run = json!({ "chain": "d", "run": 2, "started_at": "2026-11-21T00:03:00.046Z", "origin": origin(&[3]) });
         let cap = |max_runs: u32| json!({ "used": 1, "max_runs": max_runs, "window_seconds": 60, "frees_at": null });
         let timers = [timer(&[4]), timer(&[5, 6]), json!({ "origin": null })];
-        json!({ "unreadable": unreadable, "targets": [
+        json!({ "schema": 1, "unreadable": unreadable, "targets": [
             { "id": "a", "cap": cap(3), "timers": [], "running": null },
             { "id": "b", "cap": cap(7), "timers": timers, "running": run },
         ] })
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!(target(None), (Some("b".to_owned()), Some(7)));
         // Its record is gone: it was idle.
         assert_eq!(target(Some("c")), (Some("c".to_owned()), None));
-        let none = observation(r#"{"targets":[]}"#, "", None);
+        let none = observation(r#"{"schema":1,"targets":[]}"#, "", None);
         assert_eq!(none, Ok(Observation::default()));
     }
 
@@ -236,8 +239,10 @@ mod tests {
         let seen = |known| observation(&status(&["record 'c' is damaged"]), "", Some(known));
         assert_eq!(seen("c"), Err("record 'c' is damaged".to_owned()));
         assert!(seen("a").is_ok());
-        let unknown = observation(r#"{"targets":[],"unreadable":["x"]}"#, "", None);
+        let unknown = observation(r#"{"schema":1,"targets":[],"unreadable":["x"]}"#, "", None);
         assert_eq!(unknown, Err("x".to_owned()));
         assert!(observation("again: error", "", None).is_err());
+        let without = status(&[]).replace("window_seconds", "window");
+        assert!(observation(&without, "", Some("a")).is_err());
     }
 }

@@ -110,14 +110,17 @@ mod tests {
 
     #[test]
     fn outside_any_run_there_is_none() {
-        assert_eq!(read(br#"{"this_run":null,"targets":[]}"#), Ok(None));
+        assert_eq!(
+            read(br#"{"schema":1,"this_run":null,"targets":[]}"#),
+            Ok(None)
+        );
     }
 
     #[test]
     fn a_run_that_nobody_else_asked_for_has_no_past() {
         for text in [
-            r#"{"this_run":{"target":"x","chain":null,"run":1,"timer":null},"targets":[]}"#,
-            r#"{"this_run":{"target":"x","noop":null,"origin":null},"targets":[]}"#,
+            r#"{"schema":1,"this_run":{"target":"x","chain":null,"run":1,"timer":null},"targets":[]}"#,
+            r#"{"schema":1,"this_run":{"target":"x","noop":null,"origin":null},"targets":[]}"#,
         ] {
             assert_eq!(read(text.as_bytes()), Ok(Some(Run::default())));
         }
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_holds_it_back_is_told() {
-        let text = r#"{"this_run":{"noop":null},"disabled":{"reason":"x"},"targets":[{"id":"y","cap":{"used":2,"max_runs":5,"frees_at":null}}]}"#;
+        let text = r#"{"schema":1,"this_run":{"noop":null},"disabled":{"reason":"x"},"targets":[{"id":"y","cap":{"used":2,"max_runs":5,"frees_at":null}}]}"#;
         let run = read(text.as_bytes()).expect("a status").expect("a run");
         assert_eq!((run.is_disabled, run.cap), (true, Some((5, 2))));
     }
@@ -136,7 +139,7 @@ mod tests {
             format!(r#"{{"id":"{id:032x}","cause":"refresh","path":[{path}]}}"#)
         };
         let text = format!(
-            r#"{{"this_run":{{"noop":"--noop","origin":{{"origins":[{},{}],"triggers":[]}}}},"targets":[]}}"#,
+            r#"{{"schema":1,"this_run":{{"noop":"--noop","origin":{{"origins":[{},{}],"triggers":[]}}}},"targets":[]}}"#,
             origin(2, r#""b""#),
             origin(1, r#""a","b""#),
         );
@@ -152,8 +155,8 @@ mod tests {
             "",
             "again: error",
             "{}x",
-            r#"{"this_run":{"origin":{"origins":[{"id":"x"}],"triggers":[]}},"targets":[]}"#,
-            r#"{"this_run":{"origin":{}},"targets":[]}"#,
+            r#"{"schema":1,"this_run":{"origin":{"origins":[{"id":"x"}],"triggers":[]}},"targets":[]}"#,
+            r#"{"schema":1,"this_run":{"origin":{}},"targets":[]}"#,
         ] {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }

@@ -261,7 +261,7 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let id = Id::from_bits(1);
     let origin = json!({ "triggers": [{ "id": id }] });
     let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
-    let status = json!({ "targets": [{ "timers": [], "running": running }] });
+    let status = json!({ "schema": 1, "targets": [{ "timers": [], "running": running }] });
     node.helper_shows("status", &status.to_string());
     // A process counts if it started a tick of the clock before the question, or earlier.
     let pid = i32::try_from(run.id()).expect("a pid");

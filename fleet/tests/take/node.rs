@@ -54,7 +54,7 @@ impl Node {
         fs::set_permissions(node.path("helper"), fs::Permissions::from_mode(0o755))
             .expect("its mode");
         node.helper_says("again: scheduled: by the stand-in", 0);
-        node.helper_shows("status", r#"{"targets":[]}"#);
+        node.helper_shows("status", r#"{"schema":1,"targets":[]}"#);
         node.helper_shows("history", "");
         node.set_well("");
         node

@@ -166,7 +166,7 @@ fn unknown_use_of_the_cap_holds_only_nodes_that_may_exceed_their_share() {
     let both = node.hand_over(&[next.clone(), other]);
     let outcomes: Vec<Outcome> = both.iter().map(|answer| answer.outcome).collect();
     assert_eq!(outcomes, [Outcome::Held, Outcome::Taken]);
-    node.helper_shows("status", r#"{"targets":[]}"#);
+    node.helper_shows("status", r#"{"schema":1,"targets":[]}"#);
     assert_eq!(node.one(&next).outcome, Outcome::Taken);
     // With all of the cap nobody asks how much is used.
     node.set_well("cap_share = 100");
