@@ -22,6 +22,7 @@ use crate::state::record::{Record, Running, Timer};
 use crate::state::standing::Standing;
 use crate::state::store::{Locked, Store};
 use crate::sys::clock::{boottime, moment};
+use crate::sys::machine::replacement;
 use crate::sys::pidfd::{self, Handle};
 use crate::sys::process::{is_alive, own_identity};
 use crate::sys::shutdown::announced;
@@ -195,11 +196,16 @@ impl World {
         let me = own_identity().context("cannot read /proc")?;
         let is_agent = order.kind.is_agent();
         // A run of something else does not do the job, but is not disturbed by it.
-        let holder = live::lock_holder(&order.paths)
-            .filter(|holder| *holder != me && order.kind != Kind::Command)
-            .map(|process| Blocker {
+        let seen = match replacement() {
+            Some(machine) => machine.lock_holder(&self.ticket.target),
+            None => live::lock_holder(&order.paths)
+                .map(|holder| (holder, is_agent && does_job(holder, order))),
+        };
+        let holder = seen
+            .filter(|(holder, _)| *holder != me && order.kind != Kind::Command)
+            .map(|(process, does_job)| Blocker {
                 process,
-                started: if is_agent && does_job(process, order) {
+                started: if does_job {
                     process.started()
                 } else {
                     Boottime::default()
