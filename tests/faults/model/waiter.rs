@@ -108,9 +108,17 @@ impl Waiter {
         let turn = self.life.turn(false, false)?;
         let World { store, ticket, .. } = &self.life.world;
         let record = store.read(&ticket.target).ok().flatten();
+        let timer = |record| self.life.ledger.timer(record);
+        let written = record.as_ref().and_then(timer).and_then(|timer| timer.due);
         let due = record.and_then(|record| self.life.ledger.due(&record));
         self.due = due.map(|due| due.at);
         match turn {
+            life::Turn::Sleep(_) if due.is_some() && written != self.due => {
+                anyhow::bail!(
+                    "it sleeps until {:?}, and its record says {written:?}",
+                    self.due
+                );
+            }
             life::Turn::Look | life::Turn::Sleep(_) => {}
             life::Turn::Launch => self.launches = true,
             life::Turn::Finish(finish) => {

@@ -643,8 +643,14 @@ impl World {
         };
         for target in order {
             rest -= 1;
-            let Ok(Some(record)) = self.store.read(TARGETS[target]) else {
-                continue;
+            let record = match self.store.read(TARGETS[target]) {
+                Ok(Some(record)) => record,
+                // Set aside by a process that was killed before it wrote another.
+                Ok(None) if std::mem::take(&mut self.books.damaged[target]) => {
+                    self.books.lose(target);
+                    continue;
+                }
+                _ => continue,
             };
             let why = match &cause {
                 _ if rest == 0 => cause.take().expect("once"),
