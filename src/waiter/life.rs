@@ -87,12 +87,11 @@ pub struct Rest {
     held: Option<String>,
 }
 
-/// Files that a waiter watches.
+/// Files that a waiter watches: those that hold a timer or show another run; for a shutdown those
+/// that announce it too, and the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
-    /// Those that hold a timer, or tell of another run.
     Holds,
-    /// Those that announce a shutdown too, and the clock.
     Shutdown,
 }
 
@@ -139,13 +138,8 @@ impl Life {
     /// Does the work that Puppet need not wait for: syncs the promise to disk, and ends the waiter
     /// that it replaces.
     pub fn begin(&mut self, is_interrupted: &mut dyn FnMut() -> bool) {
-        let World {
-            store,
-            ticket,
-            lock,
-            ..
-        } = &self.world;
-        if let Err(e) = store.sync_all(&ticket.target, lock) {
+        let World { store, ticket, .. } = &self.world;
+        if let Err(e) = store.sync_all(&ticket.target, &self.world.lock) {
             tracing::warn!("a loss of power could lose the timer: {e:#}");
         }
         if let Err(e) = leaving::clean_up(store, &ticket.target, is_interrupted) {
@@ -199,8 +193,7 @@ impl Life {
         }
     }
 
-    /// Looks at the world, and writes down what the record lacks before a sleep. `is_blind`: no
-    /// file can be watched.
+    /// Looks at the world. Before a sleep it writes what the record lacks.
     ///
     /// # Errors
     /// What keeps the world from being seen, or that the timer is lost with its record.
@@ -220,11 +213,10 @@ impl Life {
             Step::Launch => return Ok(Turn::Launch),
             next => self.rest(&next, is_blind)?,
         };
-        let Some(rest) = rest else {
-            return Ok(Turn::Look);
-        };
-        self.write_down(&mut record, rest.held.as_deref());
-        Ok(Turn::Sleep(rest))
+        if let Some(rest) = &rest {
+            self.write_down(&mut record, rest.held.as_deref());
+        }
+        Ok(rest.map_or(Turn::Look, Turn::Sleep))
     }
 
     /// Records the start of the rerun, unless the record has changed since the look.
