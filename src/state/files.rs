@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use again_base::directory::shown;
 use again_base::sys::file::sync;
+use again_base::sys::machine::look;
 
 /// Files are opened so that a link or a fifo in their place does no harm.
 pub(super) const GUARDED: i32 = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -147,8 +148,10 @@ impl Draft {
     /// # Errors
     /// What failed; the old content is then still there.
     pub fn publish(mut self) -> Result<File> {
+        look();
         std::fs::rename(&self.temporary.0, &self.path).map_err(|e| cannot_write(&self.path, e))?;
         self.temporary.0.clear();
+        look();
         Ok(self.file)
     }
 }

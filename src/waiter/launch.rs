@@ -30,16 +30,28 @@ use again_base::sys::process::own_identity;
 use again_base::sys::spawn::{self, ExecFailure, Image};
 use again_base::sys::{attributes, user};
 
-/// Becomes the rerun. Returns if no rerun is to start after all: the next look tells why.
+/// A rerun whose start is on record, and which this process is about to become.
+#[derive(Debug)]
+pub struct Start<'a> {
+    world: &'a World,
+    order: &'a Order,
+    /// The timer, which is no longer pending.
+    pub timer: Timer,
+    log: Option<File>,
+    _observer: Option<Observer>,
+    whole: File,
+}
+
+/// Records the start of the rerun. None if no rerun is to start after all: the next look tells why.
 ///
 /// # Errors
 /// What failed. Either nothing has changed, or record and history say it too.
-pub fn launch(
-    world: &mut World,
+pub fn launch<'a>(
+    world: &'a mut World,
     ledger: &Ledger,
-    order: &Order,
+    order: &'a Order,
     is_told_to_end: &mut dyn FnMut() -> bool,
-) -> Result<()> {
+) -> Result<Option<Start<'a>>> {
     let mut locked = world.lock(ledger)?;
     let before = locked.record.clone();
     let now = moment();
@@ -48,20 +60,21 @@ pub fn launch(
     let view = world.view(ledger, &locked.record, Some(order))?;
     // A signal that arrives from here on stays pending, and is the rerun's.
     if step(&view) != Step::Launch || is_told_to_end() {
-        return Ok(());
+        return Ok(None);
     }
     // Open before anything is recorded: what cannot be emptied is not started.
     let whole = world.order_to_empty()?;
     let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
-        return Ok(());
+        return Ok(None);
     };
     timer.run = locked.record.next_number(&timer.chain, timer.run);
     timer.lineage = timer.whole();
     timer.lineage.join(locked.record.take_ready(&now));
     timer.taken.clear();
-    let World { store, ticket, .. } = &*world;
+    let world = &*world;
+    let World { store, ticket, .. } = world;
     if !store.count_start(timer.total(), &now, &ticket.target, &timer.token)? {
-        return Ok(());
+        return Ok(None);
     }
     let directory = order.log_dir.path();
     let logs = Logs::open(&directory, order.logs);
@@ -101,9 +114,31 @@ pub fn launch(
             tracing::warn!("cannot remove old logs until the next rerun: {e:#}");
         }
     }
-    let log = created.as_ref().ok().map(|(_, file)| file);
-    let Err(e) = become_rerun(world, order, &timer, log, &whole);
-    Err(not_started(world, &timer, &e))
+    Ok(Some(Start {
+        world,
+        order,
+        timer,
+        log: created.ok().map(|(_, file)| file),
+        _observer: observer,
+        whole,
+    }))
+}
+
+impl Start<'_> {
+    /// Becomes the rerun. Returns why it could not, which record and history say too.
+    pub fn become_rerun(self) -> Error {
+        let Err(e) = execute(&self);
+        not_started(self.world, &self.timer, &e)
+    }
+
+    /// Empties the order, as the last call before exec: an order with content can be resumed, an
+    /// empty one never is.
+    ///
+    /// # Errors
+    /// Errors of ftruncate(2).
+    pub fn empty_order(&self) -> std::io::Result<()> {
+        self.whole.set_len(0)
+    }
 }
 
 /// Records that this process has not become the rerun.
@@ -246,13 +281,13 @@ fn note(world: &World, timer: &Timer, what: What, at: Moment, reason: &str) {
     world.store.note(&change.because(reason).entry);
 }
 
-fn become_rerun(
-    world: &World,
-    order: &Order,
-    timer: &Timer,
-    log: Option<&File>,
-    whole: &File,
-) -> Result<Infallible> {
+fn execute(start: &Start<'_>) -> Result<Infallible> {
+    let Start {
+        world,
+        order,
+        timer,
+        ..
+    } = start;
     if let Err(e) = mounts::renew_tmp() {
         tracing::warn!("the rerun has no /tmp but the unit's own, which goes with the unit: {e}");
     }
@@ -271,7 +306,8 @@ fn become_rerun(
     }
     let input = File::open(&input)
         .with_context(|| format!("cannot open the standard input {}", input.display()))?;
-    spawn::set_standard_descriptors(&input, log).context("cannot set the standard descriptors")?;
+    spawn::set_standard_descriptors(&input, start.log.as_ref())
+        .context("cannot set the standard descriptors")?;
     let mut variables = environment_of(order);
     variables.extend([
         format!("AGAIN_CHAIN={}", timer.chain).into(),
@@ -291,9 +327,7 @@ fn become_rerun(
         arguments: arguments.iter().map(Bytes::os).collect(),
         environment: variables,
     };
-    // The last call before exec: an order with content can be resumed, an empty one never is.
-    let empty = || whole.set_len(0);
-    match spawn::become_image(&image, &world.lock, empty) {
+    match spawn::become_image(&image, &world.lock, || start.empty_order()) {
         ExecFailure::BeforeExec(e) => Err(CannotEmpty(e).into()),
         ExecFailure::Failed(program, e) => {
             Err(e).with_context(|| format!("cannot execute {}", program.display()))

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Error, Result};
 
-use super::launch::launch;
+use super::launch::{Start, launch};
 use super::ledger::Ledger;
 use super::question::Question;
 use super::start::{self, Arm, ScopeWish};
@@ -37,9 +37,10 @@ const LONGEST_PAUSE: Span = Span::from_secs(60);
 /// A waiter.
 #[derive(Debug)]
 pub struct Life {
-    world: World,
-    ledger: Ledger,
-    sleeper: Sleeper,
+    /// Where it looks.
+    pub world: World,
+    /// What it knows of its timer.
+    pub ledger: Ledger,
     /// The order, once it was needed.
     order: Option<Order>,
     /// The last line in the log.
@@ -59,24 +60,48 @@ pub struct Life {
     trouble: String,
 }
 
+/// Effect that a look at the world calls for.
+#[derive(Debug)]
+pub enum Turn {
+    /// Look again.
+    Look,
+    /// Sleep, and look again.
+    Sleep(Rest),
+    /// [`Life::finish`].
+    Finish(Finish),
+    /// [`Life::launch`].
+    Launch,
+    /// End: another waiter has the timer.
+    End,
+}
+
 /// What to sleep for, whichever is first.
-#[derive(Default)]
-struct Rest {
+#[derive(Debug, Default)]
+pub struct Rest {
     /// In words.
     what: String,
     process: Option<Rc<Handle>>,
     until: Option<Boottime>,
+    /// Files whose change ends the sleep too.
+    files: Option<Files>,
     /// Why the timer is held, if it is.
     held: Option<String>,
 }
 
+/// Files that a waiter watches: those that hold a timer or show another run; for a shutdown those
+/// that announce it too, and the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Holds,
+    Shutdown,
+}
+
 impl Life {
     /// The life of the waiter in this world.
-    pub fn new(world: World, sleeper: Sleeper) -> Self {
+    pub fn new(world: World) -> Self {
         Life {
             ledger: Ledger::new(&world.ticket, &clock::boot_id()),
             world,
-            sleeper,
             order: None,
             shown: String::new(),
             told: None,
@@ -93,17 +118,19 @@ impl Life {
     ///
     /// # Errors
     /// Why it has to give up.
-    pub fn live(mut self) -> Result<()> {
+    pub fn live(mut self, mut sleeper: Sleeper) -> Result<()> {
         let record = self.world.store.read(&self.world.ticket.target);
         if let Ok(Some(record)) = record
             && let Some(timer) = self.ledger.timer(&record)
         {
             tracing::error_span!("chain", chain = timer.chain, run = timer.run);
-            self.begin();
+            self.begin(&mut || sleeper.is_told_to_end());
         }
         loop {
-            match self.go_on() {
-                Err(e) if may_pass(&e) && !self.sleeper.was_told_to_end() => self.pause(&e)?,
+            match self.go_on(&mut sleeper) {
+                Err(e) if may_pass(&e) && !sleeper.was_told_to_end() => {
+                    self.pause(&e, &mut sleeper)?;
+                }
                 ended => return ended,
             }
         }
@@ -111,86 +138,102 @@ impl Life {
 
     /// Does the work that Puppet need not wait for: syncs the promise to disk, and ends the waiter
     /// that it replaces.
-    fn begin(&mut self) {
-        let Life { world, sleeper, .. } = self;
-        let target = &world.ticket.target;
-        if let Err(e) = world.store.sync_all(target, &world.lock) {
+    pub fn begin(&mut self, is_interrupted: &mut dyn FnMut() -> bool) {
+        let World { store, ticket, .. } = &self.world;
+        if let Err(e) = store.sync_all(&ticket.target, &self.world.lock) {
             tracing::warn!("a loss of power could lose the timer: {e:#}");
         }
-        let mut is_interrupted = || sleeper.is_told_to_end();
-        if let Err(e) = leaving::clean_up(&world.store, target, &mut is_interrupted) {
+        if let Err(e) = leaving::clean_up(store, &ticket.target, is_interrupted) {
             tracing::warn!("cannot clean up: {e:#}");
         }
     }
 
-    fn pause(&mut self, error: &anyhow::Error) -> Result<()> {
+    fn pause(&mut self, error: &anyhow::Error, sleeper: &mut Sleeper) -> Result<()> {
         self.complain(&format!("will retry within a minute: {error:#}"));
         // Not by `show`: the log has its one line.
         let name = &self.world.ticket.name;
         title::set(&format!(
             "again: timer '{name}' will retry within a minute: {error:#}"
         ));
-        let until = clock::boottime() + self.pause;
+        let rest = Rest {
+            until: Some(clock::boottime() + self.pause),
+            ..Rest::default()
+        };
         self.pause = self.pause.times(2).min(LONGEST_PAUSE);
-        self.sleep(None, Some(until), None).map(drop)
+        self.sleep(sleeper, &rest, None).map(drop)
     }
 
-    fn go_on(&mut self) -> Result<()> {
+    fn go_on(&mut self, sleeper: &mut Sleeper) -> Result<()> {
         // None: not set yet. Some((_, None)): it cannot be had.
-        let mut watch: Option<(bool, Option<Watch>)> = None;
+        let mut watch: Option<(Files, Option<Watch>)> = None;
         loop {
-            self.hear();
-            let mut record = self.world.record()?;
-            let next = self.decide(&record)?;
-            if !matches!(next, Step::AwaitSlot(_) | Step::Launch) {
-                // No slot is waited for while there is something else to wait for.
-                (self.question, self.world.slot) = (None, Slot::Wanted);
-                if self.has_asked && next.is_long() && self.pass_on() {
-                    return Ok(());
-                }
-            }
-            let for_shutdown = matches!(next, Step::AwaitShutdown(_));
-            let is_held = for_shutdown || matches!(next, Step::Hold(_) | Step::AwaitSlot(_));
-            watch = watch.filter(|(kind, _)| is_held && *kind == for_shutdown);
-            if is_held && watch.is_none() {
-                watch = Some((for_shutdown, self.watch(for_shutdown)));
+            let is_blind = matches!(watch, Some((_, None)));
+            let rest = match self.turn(sleeper.was_told_to_end(), is_blind)? {
+                Turn::Look => continue,
+                Turn::Sleep(rest) => rest,
+                Turn::Finish(finish) => return self.finish(&finish, sleeper.was_told_to_end()),
+                Turn::Launch => match self.launch(&mut || sleeper.is_told_to_end())? {
+                    Some(start) => return Err(start.become_rerun()),
+                    None => continue,
+                },
+                Turn::End => return Ok(()),
+            };
+            watch = watch.filter(|(files, _)| rest.files == Some(*files));
+            if let (Some(files), None) = (rest.files, &watch) {
+                watch = Some((files, self.watch(files)));
                 // Looks once more, lest a change falls between.
                 continue;
             }
-            let rest = match next {
-                Step::Finish(finish) => return self.finish(&finish),
-                Step::Launch => {
-                    let Life {
-                        world,
-                        ledger,
-                        sleeper,
-                        order,
-                        ..
-                    } = self;
-                    let order = order.as_ref().context("no order was read")?;
-                    launch(world, ledger, order, &mut || sleeper.is_told_to_end())?;
-                    None
-                }
-                next => {
-                    let is_blind = watch.as_ref().is_some_and(|(_, watch)| watch.is_none());
-                    self.rest(&next, is_blind)?
-                }
-            };
-            if let Some(rest) = rest {
-                self.write_down(&mut record, rest.held.as_deref());
-                self.show(&rest.what);
-                let watched = watch.as_ref().and_then(|(_, watch)| watch.as_ref());
-                let wake = self.sleep(rest.process.as_deref(), rest.until, watched)?;
-                if for_shutdown && wake == Wake::Changed {
-                    // A directory may have come that is to be watched.
-                    watch = None;
-                }
+            self.show(&rest.what);
+            let watched = watch.as_ref().and_then(|(_, watch)| watch.as_ref());
+            let wake = self.sleep(sleeper, &rest, watched)?;
+            if rest.files == Some(Files::Shutdown) && wake == Wake::Changed {
+                // A directory may have come that is to be watched.
+                watch = None;
             }
         }
     }
 
+    /// Looks at the world. Before a sleep it writes what the record lacks.
+    ///
+    /// # Errors
+    /// What keeps the world from being seen, or that the timer is lost with its record.
+    pub fn turn(&mut self, told_to_end: bool, is_blind: bool) -> Result<Turn> {
+        self.hear();
+        let mut record = self.world.record()?;
+        let next = self.decide(&record, told_to_end)?;
+        if !matches!(next, Step::AwaitSlot(_) | Step::Launch) {
+            // No slot is waited for while there is something else to wait for.
+            (self.question, self.world.slot) = (None, Slot::Wanted);
+            if self.has_asked && next.is_long() && self.pass_on() {
+                return Ok(Turn::End);
+            }
+        }
+        let rest = match next {
+            Step::Finish(finish) => return Ok(Turn::Finish(finish)),
+            Step::Launch => return Ok(Turn::Launch),
+            next => self.rest(&next, is_blind)?,
+        };
+        if let Some(rest) = &rest {
+            self.write_down(&mut record, rest.held.as_deref());
+        }
+        Ok(rest.map_or(Turn::Look, Turn::Sleep))
+    }
+
+    /// Records the start of the rerun, unless the record has changed since the look.
+    ///
+    /// # Errors
+    /// What failed. Either nothing has changed, or record and history say it too.
+    pub fn launch(
+        &mut self,
+        is_told_to_end: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Start<'_>>> {
+        let order = self.order.as_ref().context("no order was read")?;
+        launch(&mut self.world, &self.ledger, order, is_told_to_end)
+    }
+
     /// The next step that the waiter has to sleep for or act on.
-    fn decide(&mut self, record: &Record) -> Result<Step> {
+    fn decide(&mut self, record: &Record, told_to_end: bool) -> Result<Step> {
         let mut looks = false;
         loop {
             if looks && self.order.is_none() {
@@ -200,7 +243,7 @@ impl Life {
             let order = self.order.as_ref().filter(|_| looks);
             let mut view = self.world.view(&self.ledger, record, order)?;
             self.world.add_total(&self.ledger, record, &mut view);
-            view.told_to_end = self.sleeper.was_told_to_end();
+            view.told_to_end = told_to_end;
             match step(&view) {
                 Step::PutOff(due) => {
                     self.ledger.put_off(record, due, view.now);
@@ -257,12 +300,14 @@ impl Life {
                 "is due, no agent daemon lives: waits for the service to come back".to_owned()
             }
             Step::Hold(reason) => {
+                rest.files = Some(Files::Holds);
                 rest.until = again.filter(|_| is_blind);
                 rest.held = Some(reason.to_string());
                 format!("is due, held: {reason}")
             }
             Step::AwaitShutdown(shutdown) => return Ok(Some(for_shutdown(*shutdown, is_blind))),
             Step::AwaitSlot(until) => {
+                rest.files = Some(Files::Holds);
                 rest.until = until.or(again.filter(|_| is_blind));
                 match until {
                     Some(_) => format!(
@@ -380,9 +425,8 @@ impl Life {
         Some(now + GRACE)
     }
 
-    /// Watches the directories of the files that can hold a timer, or tell of another run, if
-    /// they can be watched; for a shutdown, those in which it is announced, and the clock.
-    fn watch(&self, for_shutdown: bool) -> Option<Watch> {
+    /// Watches the directories of these files, if they can be watched.
+    fn watch(&self, watched: Files) -> Option<Watch> {
         let World { store, ticket, .. } = &self.world;
         let paths = self.order.as_ref().map(|order| &order.paths);
         let has_slots = self.order.as_ref().is_some_and(|order| order.slots);
@@ -398,15 +442,11 @@ impl Life {
             files.push(store.lock_path(&ticket.target));
         }
         let directories = files.iter().filter_map(|file| file.parent());
-        let announced = if for_shutdown {
-            shutdown::directories()
-        } else {
-            Vec::new()
-        };
+        let announced = shutdown::directories();
         Watch::on(directories.chain([store.root()]))
-            .and_then(|watch| match for_shutdown {
-                true => watch.and_clock(announced.iter().map(PathBuf::as_path)),
-                false => Ok(watch),
+            .and_then(|watch| match watched {
+                Files::Shutdown => watch.and_clock(announced.iter().map(PathBuf::as_path)),
+                Files::Holds => Ok(watch),
             })
             .inspect_err(|e| {
                 tracing::warn!(
@@ -416,14 +456,9 @@ impl Life {
             .ok()
     }
 
-    fn sleep(
-        &mut self,
-        process: Option<&Handle>,
-        until: Option<Boottime>,
-        watch: Option<&Watch>,
-    ) -> Result<Wake> {
+    fn sleep(&mut self, sleeper: &mut Sleeper, rest: &Rest, watch: Option<&Watch>) -> Result<Wake> {
         let output = self.question.as_ref().and_then(Question::output);
-        let woken = self.sleeper.sleep_and_hear(process, until, watch, output);
+        let woken = sleeper.sleep_and_hear(rest.process.as_deref(), rest.until, watch, output);
         // The sleeper knows whether it was told to end, and the next look tells the rest.
         let woken = woken.context("cannot wait")?;
         if woken == Wake::Hurry {
@@ -472,12 +507,16 @@ impl Life {
         }
     }
 
-    fn finish(&self, finish: &Finish) -> Result<()> {
+    /// Takes the timer off the record and notes why, unless it is to stay.
+    ///
+    /// # Errors
+    /// What failed on the record.
+    pub fn finish(&self, finish: &Finish, told_to_end: bool) -> Result<()> {
         let World { store, ticket, .. } = &self.world;
         match finish {
             Finish::Superseded => {
                 // A command that replaces or stops a timer tells its waiter.
-                if !self.sleeper.was_told_to_end() {
+                if !told_to_end {
                     tracing::warn!(
                         "no rerun: the timer is no longer on record, as happens when the record is lost"
                     );
@@ -530,13 +569,14 @@ fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
         what: format!("is due, held: {hold}"),
         process,
         until: [ended, again, over].into_iter().flatten().min(),
+        files: Some(Files::Shutdown),
         held: Some(hold),
     }
 }
 
 /// Takes a timer that ends without a rerun off the record, and records why. None if the timer
 /// is to stay.
-pub fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
+fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
     let (what, reason) = match finish {
         Finish::Superseded | Finish::Interrupted => return None,
         Finish::Capped(refusal) => (What::Refused, refusal.cause()),

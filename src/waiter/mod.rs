@@ -60,7 +60,7 @@ fn run(inherited: handshake::Inherited) -> Result<()> {
     };
     let (order, lock, run) = inherited.is_ready(ticket.run);
     let world = world::World::new(ticket, store, order, lock, run);
-    life::Life::new(world, sleeper).live()
+    life::Life::new(world).live(sleeper)
 }
 
 /// What has to be had before the requester is told that we are there.

@@ -25,6 +25,7 @@ use again_base::model::{
     Boottime, Bytes, Foreign, Identity, Kind, Moment, Provenance, Span, Stuck,
 };
 use again_base::sys::clock::{boottime, moment};
+use again_base::sys::machine::replacement;
 use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::{is_alive, own_identity};
 use again_base::sys::user;
@@ -197,11 +198,16 @@ impl World {
         let me = own_identity().context("cannot read /proc")?;
         let is_agent = order.kind.is_agent();
         // A run of something else does not do the job, but is not disturbed by it.
-        let holder = live::lock_holder(&order.paths)
-            .filter(|holder| *holder != me && order.kind != Kind::Command)
-            .map(|process| Blocker {
+        let seen = match replacement() {
+            Some(machine) => machine.lock_holder(&self.ticket.target),
+            None => live::lock_holder(&order.paths)
+                .map(|holder| (holder, is_agent && does_job(holder, order))),
+        };
+        let holder = seen
+            .filter(|(holder, _)| *holder != me && order.kind != Kind::Command)
+            .map(|(process, does_job)| Blocker {
                 process,
-                started: if is_agent && does_job(process, order) {
+                started: if does_job {
                     process.started()
                 } else {
                     Boottime::default()

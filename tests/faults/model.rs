@@ -2,10 +2,9 @@
 //! system, the real policy, and a clock that is a number. Requests, waiters, operators and accidents take turns; what
 //! a process does between two of its looks at the machine is one turn, and it may be killed at each.
 //!
-//! Requests, `stop`, `now`, `reset`, `resume`, `disable` and `enable` are the program's own code, to which the model's
-//! machine is the kernel (`again_base::sys::machine`). Of a waiter, what it knows, sees, writes and takes off the record is the
-//! program's own too; its steps are the test's, and follow `waiter::{life, launch}`. What became of promises is told by
-//! the records alone.
+//! Requests, `stop`, `now`, `reset`, `resume`, `disable`, `enable` and waiters are the program's own code, to which the
+//! model's machine is the kernel (`again_base::sys::machine`). The exec of a rerun alone is the test's. The records alone show
+//! what became of promises.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! The machine that this program sees: the kernel's clocks, processes and signals, unless a test has replaced them for
-//! its thread. The model in `tests/faults` drives requests and verbs so, with a clock that is a number and processes
-//! that are entries in a table.
+//! its thread. The model in `tests/faults` drives requests, verbs and waiters so, with a clock that is a number and
+//! processes that are entries in a table.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -34,6 +34,10 @@ pub trait Machine {
     /// # Errors
     /// Why it cannot be started.
     fn start(&self, keep: &[&OwnedFd], ready: &OwnedFd) -> io::Result<Identity>;
+    /// The run that holds the agent's lock of a target, and whether it does the job of its rerun.
+    fn lock_holder(&self, target: &str) -> Option<(Identity, bool)>;
+    /// A moment at which the process that acts may end.
+    fn look(&self);
     /// Takes a line that is printed.
     fn print(&self, line: &str);
     /// The seed of a random source.
@@ -63,6 +67,13 @@ pub fn replace(machine: Rc<dyn Machine>) -> Replaced {
 /// What replaces the kernel, in a test.
 pub fn replacement() -> Option<Rc<dyn Machine>> {
     REPLACEMENT.with_borrow(Clone::clone)
+}
+
+/// A moment at which a test may end this process.
+pub fn look() {
+    if let Some(machine) = replacement() {
+        machine.look();
+    }
 }
 
 /// A source of random numbers.

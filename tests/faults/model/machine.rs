@@ -54,6 +54,8 @@ pub struct Kernel {
     /// How often it looks before it is killed.
     looks: Cell<Option<u32>>,
     newest: Cell<i32>,
+    /// The run that holds the agent's lock, as the process that acts sees it, and whether the run does the rerun's job.
+    pub holder: Cell<Option<(Identity, bool)>>,
     /// Who lives, and where.
     living: RefCell<BTreeMap<i32, (Identity, usize)>>,
     started: RefCell<Vec<Started>>,
@@ -72,6 +74,7 @@ impl Kernel {
             acts: Cell::new(FIRST_PID),
             looks: Cell::new(None),
             newest: Cell::new(FIRST_PID),
+            holder: Cell::default(),
             living: RefCell::default(),
             started: RefCell::default(),
             seeds: Cell::new(0),
@@ -176,15 +179,6 @@ impl Kernel {
             Err(why) => resume_unwind(why),
         }
     }
-
-    /// A look at the machine, at which a process may be killed.
-    pub fn look(&self) {
-        match self.looks.get() {
-            Some(0) => resume_unwind(Box::new(Killed)),
-            Some(left) => self.looks.set(Some(left - 1)),
-            None => {}
-        }
-    }
 }
 
 impl Machine for Kernel {
@@ -229,6 +223,18 @@ impl Machine for Kernel {
         File::from(ready.try_clone()?).write_all(&[READY])?;
         self.look();
         Ok(process)
+    }
+
+    fn lock_holder(&self, _: &str) -> Option<(Identity, bool)> {
+        self.holder.get()
+    }
+
+    fn look(&self) {
+        match self.looks.get() {
+            Some(0) => resume_unwind(Box::new(Killed)),
+            Some(left) => self.looks.set(Some(left - 1)),
+            None => {}
+        }
     }
 
     /// It takes a while.

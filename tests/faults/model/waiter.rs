@@ -1,27 +1,19 @@
-//! A waiter's turns. What it knows, sees, writes and takes off the record is the program's own, as is the world that it
-//! looks at; between two turns anything can happen.
+//! A waiter's turns: the program's own. Between two of them anything can happen.
 
-use std::cell::Cell;
-use std::io::{self};
-
-use again::outcome;
-use again::policy::waiter::{Blocker, Finish, Step, View, step};
-use again::state::history::{Entry, What};
-use again::state::leaving;
-use again::state::order::Order;
-use again::state::record::{BeforeStart, Record, Running, Timer};
-use again::state::reruns::Rerun;
+use again::policy::waiter::Finish;
+use again::state::record::Timer;
 use again::state::store::Store;
-use again::waiter::ledger::Ledger;
-use again::waiter::life;
+use again::waiter::life::{self, Life};
 use again::waiter::observer::{self, Observed};
 use again::waiter::world::{World, may_pass, read_ticket};
 use again_base::model::{Boottime, Identity};
+use again_base::model::{Boottime, Identity};
 use again_base::sys::clock::moment;
+use again_base::sys::machine::Machine;
+use again_base::sys::pidfd;
 use again_base::sys::pidfd;
 
 use super::TARGETS;
-use super::above::running;
 use super::machine::{Kernel, Started};
 
 /// A living waiter.
@@ -29,30 +21,15 @@ pub struct Waiter {
     pub process: Identity,
     pub target: usize,
     pub place: usize,
-    pub world: World,
-    ledger: Ledger,
-    order: Option<Order>,
+    pub life: Life,
     /// When it is due, as it saw it last.
     pub due: Option<Boottime>,
     /// It has cleaned up what its request has left.
     has_begun: bool,
-    /// It has looked around, and acts on it in its next turn.
-    looked: bool,
-    /// It has decided to launch, and locks in its next turn.
+    /// It has decided to launch, and does so in its next turn.
     pub launches: bool,
-    /// The run that holds the agent's lock.
-    pub holder: Option<Blocker>,
     /// Its timer, once it has become the rerun.
     timer: Option<Timer>,
-}
-
-/// How far a launch got, for a waiter that is killed.
-#[derive(Default)]
-pub struct Progress {
-    /// Its start is in the history.
-    pub noted: Cell<bool>,
-    /// Its order is empty, as the last thing before the exec.
-    pub emptied: Cell<bool>,
 }
 
 /// What a waiter has done in its turn.
@@ -69,8 +46,6 @@ pub enum Turn {
     Failed(String),
 }
 
-type Done = anyhow::Result<Turn>;
-
 impl Waiter {
     /// The waiter that was started with these descriptors. Call as the waiter.
     pub fn new(started: Started, store: Store) -> Self {
@@ -81,23 +56,19 @@ impl Waiter {
             process: started.process,
             target: target.expect("a target"),
             place: started.place,
-            ledger: Ledger::new(&ticket, &moment().boot),
-            world: World::new(ticket, store, started.order, started.lock, run),
-            order: None,
+            life: Life::new(World::new(ticket, store, started.order, started.lock, run)),
             due: None,
             has_begun: false,
-            looked: false,
             launches: false,
-            holder: None,
             timer: None,
         }
     }
 
     /// The input of the observer of the rerun that it has become.
-    pub fn observed(self) -> Observed {
+    pub fn observed(mut self) -> Observed {
         Observed {
-            ticket: self.world.ticket,
-            order: self.order.expect("read"),
+            order: self.life.world.read_order().expect("an order"),
+            ticket: self.life.world.ticket,
             rerun: observer::Rerun {
                 process: self.process,
                 timer: self.timer.expect("started"),
@@ -106,179 +77,67 @@ impl Waiter {
         }
     }
 
+    /// Whether the last call of a launch before the exec was made.
+    pub fn has_emptied_order(&self) -> bool {
+        let order = self.life.world.lock.metadata();
+        order.expect("an order").len() == 0
+    }
+
     /// Takes one turn.
-    pub fn turn(&mut self, machine: &Kernel, store: &Store, progress: &Progress) -> Turn {
-        let id = TARGETS[self.target];
+    pub fn turn(&mut self, machine: &Kernel) -> Turn {
         if !std::mem::replace(&mut self.has_begun, true) {
-            // Where it cannot clean up it only says so.
-            let _ = leaving::clean_up(store, id, &mut || false);
+            self.life.begin(&mut || false);
             return Turn::Goes(true);
         }
-        let done = if self.launches {
-            self.launch(machine, store, progress)
-        } else {
-            self.go_on(machine, store)
-        };
-        done.unwrap_or_else(|e| Turn::Failed(format!("{e:#}")))
-    }
-
-    fn timer_is_lost(&self, record: &Record) -> bool {
-        self.ledger.timer(record).is_none()
-    }
-
-    /// As `life::Life::decide`, of one step.
-    fn view(&mut self, record: &Record, looked: bool) -> anyhow::Result<View> {
-        if looked && self.order.is_none() {
-            self.order = Some(self.world.read_order()?);
+        match self.act(machine) {
+            Ok(turn) => turn,
+            Err(e) if may_pass(&e) => Turn::Goes(true),
+            Err(e) if format!("{e:#}").contains("is lost") => Turn::Goes(false),
+            Err(e) => Turn::Failed(format!("{e:#}")),
         }
-        self.world.look_at_runs(&mut self.ledger);
-        let order = self.order.as_ref().filter(|_| looked);
-        let mut view = self.world.view(&self.ledger, record, order)?;
-        if let Some(at_due) = &mut view.at_due {
-            at_due.holder = self.holder;
-        }
-        Ok(view)
     }
 
-    /// As `life::Life::go_on`, one step of it.
-    fn go_on(&mut self, machine: &Kernel, store: &Store) -> Done {
-        let id = TARGETS[self.target];
-        let record = match self.world.record() {
-            Ok(record) => record,
-            // It tries again, or reports that it is lost.
-            Err(e) => return Ok(Turn::Goes(may_pass(&e))),
-        };
-        let looked = std::mem::take(&mut self.looked);
-        let view = self.view(&record, looked)?;
-        self.due = view.due.map(|due| due.at);
-        match step(&view) {
-            Step::Hold(hold) => self.write_down(record, Some(hold.to_string()), machine)?,
-            Step::LookAround => self.looked = true,
-            Step::Launch => self.launches = true,
-            Step::PutOff(due) => {
-                self.ledger.put_off(&record, due, view.now);
-                self.due = Some(due);
+    fn act(&mut self, machine: &Kernel) -> anyhow::Result<Turn> {
+        if std::mem::take(&mut self.launches) {
+            let Some(start) = self.life.launch(&mut || false)? else {
+                return Ok(Turn::Goes(true));
+            };
+            machine.look();
+            start.empty_order()?;
+            machine.look();
+            self.timer = Some(start.timer);
+            return Ok(Turn::Launched);
+        }
+        let turn = self.life.turn(false, false)?;
+        let World { store, ticket, .. } = &self.life.world;
+        let record = store.read(&ticket.target).ok().flatten();
+        let timer = |record| self.life.ledger.timer(record);
+        let written = record.as_ref().and_then(timer).and_then(|timer| timer.due);
+        let due = record.and_then(|record| self.life.ledger.due(&record));
+        self.due = due.map(|due| due.at);
+        match turn {
+            life::Turn::Sleep(_) if due.is_some() && written != self.due => {
+                anyhow::bail!(
+                    "it sleeps until {:?}, and its record says {written:?}",
+                    self.due
+                );
             }
-            Step::Finish(Finish::Superseded) => {
-                store.remove_order(id, &self.world.ticket.token);
-                return Ok(Turn::Goes(false));
+            life::Turn::Look | life::Turn::Sleep(_) => {}
+            life::Turn::Launch => self.launches = true,
+            life::Turn::Finish(finish) => {
+                self.life.finish(&finish, false)?;
+                return Ok(match finish {
+                    Finish::Superseded | Finish::Interrupted => Turn::Goes(false),
+                    finish => Turn::Finished {
+                        least: due
+                            .filter(|_| matches!(finish, Finish::Satisfied(..)))
+                            .map(|due| due.least),
+                        how: format!("{finish:?}"),
+                    },
+                });
             }
-            Step::Finish(finish) => return self.finish(&finish, machine, store),
-            _ => self.write_down(record, None, machine)?,
+            life::Turn::End => return Ok(Turn::Goes(false)),
         }
         Ok(Turn::Goes(true))
-    }
-
-    /// As `life::Life::write_down`, before it sleeps.
-    fn write_down(
-        &self,
-        mut record: Record,
-        held: Option<String>,
-        machine: &Kernel,
-    ) -> anyhow::Result<()> {
-        let now = moment();
-        if !self.ledger.enter(&mut record, held.as_deref(), &now) {
-            return Ok(());
-        }
-        let mut locked = self.world.lock(&self.ledger)?;
-        if self.ledger.enter(&mut locked.record, held.as_deref(), &now) {
-            machine.look();
-            locked.commit()?;
-            machine.look();
-        }
-        Ok(())
-    }
-
-    /// As `life::Life::finish`.
-    fn finish(&self, finish: &Finish, machine: &Kernel, store: &Store) -> Done {
-        let id = TARGETS[self.target];
-        let mut locked = self.world.lock(&self.ledger)?;
-        let due = self.ledger.due(&locked.record);
-        let Some(change) = life::end(&self.ledger, &mut locked.record, finish, moment()) else {
-            return Ok(Turn::Goes(false));
-        };
-        machine.look();
-        locked.commit()?;
-        machine.look();
-        store.note(&change.entry);
-        store.remove_order(id, &self.world.ticket.token);
-        let is_satisfied = matches!(finish, Finish::Satisfied(..));
-        Ok(Turn::Finished {
-            how: format!("{finish:?}"),
-            least: due.filter(|_| is_satisfied).map(|due| due.least),
-        })
-    }
-
-    /// As `launch::launch`, up to the exec.
-    fn launch(&mut self, machine: &Kernel, store: &Store, progress: &Progress) -> Done {
-        let id = TARGETS[self.target];
-        let mut locked = match store.lock_existing(id) {
-            Ok(locked) if locked.set_aside.is_none() => locked,
-            Ok(locked) if !self.timer_is_lost(&locked.record) => locked,
-            Err(e) if may_pass(&e) => {
-                self.launches = false;
-                return Ok(Turn::Goes(true));
-            }
-            _ => return Ok(Turn::Goes(false)),
-        };
-        let now = moment();
-        let settled = outcome::settle(store, &mut locked.record, &now);
-        let view = self.view(&locked.record, true)?;
-        if step(&view) != Step::Launch {
-            self.launches = false;
-            return Ok(Turn::Goes(true));
-        }
-        let whole = self.world.order_to_empty()?;
-        let taken = self.ledger.take(&mut locked.record, &now);
-        let mut timer = taken.ok_or_else(|| io::Error::other("no timer"))?;
-        timer.run = locked.record.next_number(&timer.chain, timer.run);
-        let running = self.running(&timer, &locked.record);
-        store.note_rerun(&Rerun {
-            process: self.process,
-            boot: now.boot.clone(),
-            place: now.place,
-            target: id.into(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            timer: self.world.ticket.name.clone(),
-            daemon: None,
-            running: Some(running.clone()),
-        })?;
-        locked.record.note_start(running, timer.cap);
-        machine.look();
-        locked.commit_start()?;
-        drop(locked);
-        machine.look();
-        settled.note_without_logs(store, id);
-        store.note(&Entry {
-            target: id.into(),
-            timer: self.world.ticket.name.clone(),
-            token: timer.token.clone(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            ..Entry::new(What::Started, now)
-        });
-        progress.noted.set(true);
-        machine.look();
-        whole.set_len(0)?;
-        progress.emptied.set(true);
-        machine.look();
-        self.timer = Some(timer);
-        Ok(Turn::Launched)
-    }
-
-    fn running(&self, timer: &Timer, record: &Record) -> Running {
-        Running {
-            token: timer.token.clone(),
-            chain: timer.chain.clone(),
-            run: timer.run,
-            timer: self.world.ticket.name.clone(),
-            lineage: timer.lineage.clone(),
-            before_start: Some(Box::new(BeforeStart {
-                timer: timer.clone(),
-                seen_run: record.seen_run.clone(),
-            })),
-            ..running(self.process, moment())
-        }
     }
 }

@@ -8,9 +8,9 @@ use again::cli::{self, Global};
 use again::commands;
 use again::config::{self, Surroundings};
 use again::outcome::settle_locked;
-use again::policy::waiter::Blocker;
 use again::request::asked::Request;
 use again::state::files;
+use again::state::history::{self, Entry, What};
 use again::state::newer::Newer;
 use again::state::store::Store;
 use again_base::model::{Boottime, Cap, Identity, OnCap, Span};
@@ -22,7 +22,7 @@ use super::above::{observation, running};
 use super::event::{Damage, Event, Wish};
 use super::machine::{Death, Kernel, NANOS, OTHER_BOOT_ID, PLACES, WITHOUT_BOOT_ID};
 use super::promises::{Books, Cause, Fate, Promise};
-use super::waiter::{Progress, Turn, Waiter};
+use super::waiter::{Turn, Waiter};
 use super::{Checked, NAMES, TARGETS};
 
 /// A run or rerun that lives.
@@ -45,6 +45,8 @@ pub struct Begun {
     boot: u32,
     /// True time, in nanoseconds.
     at: u64,
+    /// The place where its waiter died before the run began. Only there can a process tell that it never began.
+    died_in: Option<usize>,
 }
 
 pub struct World {
@@ -118,7 +120,7 @@ impl World {
                     holds_lock: *holds_lock && self.lock_holder(*target, *place).is_none(),
                 };
                 if *does_job {
-                    self.note_begun(run.process, *target);
+                    self.note_begun(run.process, *target, None);
                 }
                 self.runs.insert(run.process.pid, run);
             }
@@ -289,12 +291,13 @@ impl World {
         self.books.ended(run.process, self.machine.at());
     }
 
-    fn note_begun(&mut self, process: Identity, target: usize) {
+    fn note_begun(&mut self, process: Identity, target: usize, died_in: Option<usize>) {
         self.begun.push(Begun {
             process,
             target,
             boot: self.machine.boot(),
             at: self.machine.at(),
+            died_in,
         });
     }
 
@@ -374,17 +377,13 @@ impl World {
     pub fn step(&mut self, at: usize, death: Option<Death>) -> Checked {
         let mut waiter = self.waiters.remove(at);
         let holder = self.lock_holder(waiter.target, waiter.place);
-        waiter.holder = holder.map(|run| Blocker {
-            process: run.process,
-            started: match run.does_job {
-                true => run.process.started(),
-                false => Boottime::default(),
-            },
-        });
-        let (machine, store) = (self.machine.clone(), self.store.clone());
-        let progress = Progress::default();
+        let machine = self.machine.clone();
+        machine
+            .holder
+            .set(holder.map(|run| (run.process, run.does_job)));
+        let launches = waiter.launches;
         let done = machine.act(waiter.process, waiter.place, death, || {
-            waiter.turn(&machine, &store, &progress)
+            waiter.turn(&machine)
         });
         if done.is_none() {
             self.books.count("waiters killed");
@@ -392,29 +391,34 @@ impl World {
         }
         let is_rerun = matches!(done, Some(Turn::Launched));
         let launch = Cause::Launch {
-            unnoted: !progress.noted.get(),
-            began: progress.emptied.get(),
+            unnoted: !is_rerun && !self.has_noted_start(&waiter),
+            began: waiter.has_emptied_order(),
         };
         let (cause, stays) = match done {
             Some(Turn::Goes(stays)) => (Cause::Other, stays),
             Some(Turn::Finished { how, least }) => {
                 if let Some(least) = least {
-                    self.is_satisfied(waiter.target, machine.true_time(least))?;
+                    self.is_satisfied(&waiter, machine.true_time(least))?;
                 }
                 (Cause::Finish(how), false)
             }
             Some(Turn::Failed(why)) => return Err(format!("a waiter gives up: {why}")),
             Some(Turn::Launched) => (launch, false),
             // Killed: its record tells whether it was done.
-            None if waiter.launches => (launch, false),
+            None if launches => (launch, false),
             None => (Cause::Finish("ended by one that was killed".into()), false),
         };
-        let reruns = self.books.done.get("reruns").copied();
+        let kinds = ["reruns", "reruns not begun"];
+        let of_starts = |world: &World| kinds.map(|kind| world.books.done.get(kind).copied());
+        let before = of_starts(self);
         let target = waiter.target;
         let is_launch = matches!(cause, Cause::Launch { .. });
         self.notice(cause)?;
-        let has_begun = is_launch && self.books.done.get("reruns").copied() != reruns;
-        if has_begun {
+        let after = of_starts(self);
+        if is_launch && after[1] != before[1] {
+            self.note_begun(waiter.process, target, Some(waiter.place));
+        }
+        if is_launch && after[0] != before[0] {
             if let Some(other) = self.reruns.values().find(|rerun| rerun.target == target) {
                 let pid = other.process.pid;
                 return Err(format!("two reruns of a target at once: {pid} still runs"));
@@ -423,7 +427,7 @@ impl World {
                 let pid = holder.process.pid;
                 return Err(format!("a rerun starts beside {pid}, which has the lock"));
             }
-            self.note_begun(waiter.process, target);
+            self.note_begun(waiter.process, target, None);
         }
         if stays {
             self.waiters.insert(at.min(self.waiters.len()), waiter);
@@ -443,11 +447,23 @@ impl World {
         Ok(())
     }
 
+    /// Whether the history knows of the start of a waiter's rerun.
+    fn has_noted_start(&self, waiter: &Waiter) -> bool {
+        let ticket = &waiter.life.world.ticket;
+        let entries = history::of_target(self.store.root(), &ticket.target);
+        let is_its = |entry: &Entry| entry.what == What::Started && entry.token == ticket.token;
+        entries.iter().any(is_its)
+    }
+
     /// Some run of the target must have started since it was due.
-    fn is_satisfied(&mut self, target: usize, due: u64) -> Checked {
+    fn is_satisfied(&mut self, waiter: &Waiter, due: u64) -> Checked {
         let boot = self.machine.boot();
-        let did_it =
-            |begun: &Begun| begun.target == target && begun.boot == boot && begun.at >= due;
+        let did_it = |begun: &Begun| {
+            begun.target == waiter.target
+                && begun.boot == boot
+                && begun.at >= due
+                && begun.died_in != Some(waiter.place)
+        };
         if !self.begun.iter().any(did_it) {
             return Err(format!(
                 "satisfied by no run: due at {due}, runs {:?}",
@@ -489,7 +505,7 @@ impl World {
             };
             let waits = |token: &String| {
                 let mut waiters = self.waiters.iter();
-                waiters.any(|waiter| waiter.world.ticket.token == *token)
+                waiters.any(|waiter| waiter.life.world.ticket.token == *token)
             };
             let runs = |pid: i32| self.reruns.contains_key(&pid);
             record.timers.values().all(|timer| waits(&timer.token))
@@ -627,8 +643,14 @@ impl World {
         };
         for target in order {
             rest -= 1;
-            let Ok(Some(record)) = self.store.read(TARGETS[target]) else {
-                continue;
+            let record = match self.store.read(TARGETS[target]) {
+                Ok(Some(record)) => record,
+                // Set aside by a process that was killed before it wrote another.
+                Ok(None) if std::mem::take(&mut self.books.damaged[target]) => {
+                    self.books.lose(target);
+                    continue;
+                }
+                _ => continue,
             };
             let why = match &cause {
                 _ if rest == 0 => cause.take().expect("once"),
