@@ -22,6 +22,8 @@ pub struct Engine {
     pub store: u64,
     pub revision: u64,
     values: BTreeMap<String, Value>,
+    /// No value goes before this time.
+    earliest: u64,
     backup: (u64, BTreeMap<String, Value>),
 }
 
@@ -47,6 +49,7 @@ impl Engine {
     /// Comes back as it was when it was backed up.
     pub fn restore(&mut self) {
         (self.revision, self.values) = self.backup.clone();
+        self.earliest = 0;
     }
 
     /// Loses what it had confirmed last, without a word.
@@ -66,6 +69,7 @@ impl Engine {
             expires,
         };
         self.values.insert(key.to_owned(), value.clone());
+        self.earliest = self.earliest.min(expires);
         value
     }
 
@@ -85,6 +89,7 @@ impl Engine {
 
     /// Lets a value stand until this time, and says whether it stands.
     pub fn renew(&mut self, key: &str, now: u64, expires: u64) -> bool {
+        self.earliest = self.earliest.min(expires);
         let value = self.values.get_mut(key).filter(|value| value.expires > now);
         value.map(|value| value.expires = expires).is_some()
     }
@@ -102,7 +107,11 @@ impl Engine {
     }
 
     pub fn list(&mut self, prefix: &str, now: u64) -> Vec<(String, Value)> {
-        self.values.retain(|_, value| value.expires > now);
+        if now >= self.earliest {
+            self.values.retain(|_, value| value.expires > now);
+            let left = self.values.values().map(|value| value.expires);
+            self.earliest = left.min().unwrap_or(u64::MAX);
+        }
         let from = self.values.range(prefix.to_owned()..);
         from.take_while(|(key, _)| key.starts_with(prefix))
             .map(|(key, value)| (key.clone(), value.clone()))

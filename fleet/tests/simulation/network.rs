@@ -1,5 +1,7 @@
 //! The network between the nodes and the engine: requests, answers and events, of which each may be lost or late.
 
+use std::collections::BTreeSet;
+
 use again_fleet::step::model::{Event, Found, Place, Sight};
 use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::key::{Key, Prefix};
@@ -247,11 +249,11 @@ impl World {
         let Some(service) = self.service(n, life) else {
             return;
         };
-        let is_there = |place: &Place| values.iter().any(|(other, _)| other == place);
+        let there: BTreeSet<&Place> = values.iter().map(|(place, _)| place).collect();
         let gone: Vec<Place> = service
             .known
             .keys()
-            .filter(|place| !is_there(place))
+            .filter(|place| !there.contains(place))
             .cloned()
             .collect();
         for place in gone {

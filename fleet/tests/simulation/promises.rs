@@ -109,12 +109,20 @@ impl Promises {
                 target: node,
                 news: News::Told(outcome, _),
             } => {
-                let is_it = |((told, which), outcomes): (&(Node, Which), &BTreeSet<Outcome>)| {
-                    told == target
-                        && (&which.sender, &which.name, &which.id) == (me, name, id)
-                        && outcomes.contains(outcome)
+                let first = Which {
+                    sender: me.clone(),
+                    name: name.clone(),
+                    number: 0,
+                    id: id.clone(),
                 };
-                node == target && outcome.releases() && self.told.iter().any(is_it)
+                let was_told = self
+                    .told
+                    .range((target.clone(), first)..)
+                    .take_while(|((told, which), _)| {
+                        (told, &which.sender, &which.name) == (target, me, name)
+                    })
+                    .any(|((_, which), outcomes)| which.id == *id && outcomes.contains(outcome));
+                node == target && outcome.releases() && was_told
             }
             Action::Progress {
                 target: node, news, ..

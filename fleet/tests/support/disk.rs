@@ -97,8 +97,8 @@ fn missing() -> io::Error {
 }
 
 fn is_in(directory: &str, path: &str) -> bool {
-    path.split_once('/')
-        .is_some_and(|(parent, _)| parent == directory)
+    path.strip_prefix(directory)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 impl Disk for CrashDisk {

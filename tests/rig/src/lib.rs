@@ -69,8 +69,8 @@ pub const IDLE: Duration = Duration::from_secs(600);
 /// For what needs no puppet run.
 pub const SHORT: Duration = Duration::from_secs(60);
 
-/// Asks over and over until there is an answer, or none in time, and pauses nine times as long as each question takes: what
-/// is waited for needs the processor.
+/// Asks over and over until there is an answer, or none in time. What is waited for needs the processor: the pause is nine times the
+/// question's duration, at most `LONGEST`, and never below `pause`.
 pub fn ask_for<T>(
     timeout: Duration,
     pause: Duration,

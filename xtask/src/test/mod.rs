@@ -195,7 +195,10 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
         let hook = repository().join("tests/rig/module/lib/puppet_x/rig/bytecode.rb");
         let bytecode = repository().join("target/bytecode");
         fs::create_dir_all(&bytecode)?;
-        environment.push(("RUBYOPT", format!("-r{}", hook.display()).into()));
+        // RUBYOPT cannot name a path with a space.
+        if !hook.to_string_lossy().contains(char::is_whitespace) {
+            environment.push(("RUBYOPT", format!("-r{}", hook.display()).into()));
+        }
         environment.push(("RIG_BYTECODE", bytecode));
         // A quarter of those of the night.
         environment.push(("PROPTEST_CASES", "64".into()));

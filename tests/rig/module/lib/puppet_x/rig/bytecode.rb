@@ -4,7 +4,8 @@ module RigBytecode
   def load_iseq(path)
     return unless path.start_with?('/usr/', '/opt/')
 
-    kept = "#{ENV['RIG_BYTECODE']}/#{RUBY_VERSION}-#{File.mtime(path).to_i}#{path.tr('/', '%')}"
+    build = "#{RUBY_VERSION}p#{RUBY_PATCHLEVEL}-#{RUBY_PLATFORM}"
+    kept = "#{ENV['RIG_BYTECODE']}/#{build}-#{File.mtime(path).to_i}#{path.tr('/', '%')}"
     begin
       load_from_binary(File.binread(kept))
     rescue Errno::ENOENT
