@@ -59,7 +59,8 @@
 #
 # @param run_cmd
 #   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
-#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here.
+#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here. If it is Sensitive, no report shows
+#   the settings, and only root and the service can read them, so that only root can send triggers.
 #
 # @param cwd
 #   The directory in which `run_cmd` starts. Relative paths in it start there. The program's default is `/root`.
@@ -198,7 +199,11 @@ class common::again::fleet (
   Optional[Common::Again::Path] $ca = undef,
   Optional[Common::Again::Path] $crl = undef,
   Optional[Enum['chain', 'leaf', 'off']] $revocation = undef,
-  Optional[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]] $run_cmd = undef,
+  Optional[Variant[
+      Common::Again::Command,
+      Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
+      Sensitive[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]],
+  ]] $run_cmd = undef,
   Optional[Common::Again::Path] $cwd = undef,
   Array[Pattern[/\A[^[:cntrl:]]{1,512}\z/]] $published_facts = [],
   Optional[Common::Again::Duration] $ttl = undef,
@@ -283,9 +288,13 @@ class common::again::fleet (
     $durations = $times.reduce({}) |$all, $pair| {
       $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
     }
-    $command = $run_cmd ? {
-      String  => split($run_cmd, / +/),
-      default => $run_cmd,
+    $plain = $run_cmd ? {
+      Sensitive => $run_cmd.unwrap,
+      default   => $run_cmd,
+    }
+    $command = $plain ? {
+      String  => split($plain, / +/),
+      default => $plain,
     }
     $settings = ({
         'engine'    => $engine,
@@ -449,10 +458,15 @@ class common::again::fleet (
       comment    => 'Carries triggers between nodes',
     }
 
+    $toml = epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for })
+    # A command may hold a password.
+    $config = $run_cmd ? {
+      Sensitive => { 'content' => Sensitive($toml), 'mode' => '0640', 'group' => $user },
+      default   => { 'content' => $toml, 'mode' => '0644' },
+    }
+
     file { $config_file:
-      content => epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for }),
-      mode    => '0644',
-      *       => $file,
+      * => $file + $config,
     }
 
     # Facts as other nodes know them, whatever Facter calls them now.

@@ -214,6 +214,18 @@ describe 'common::again::fleet' do
     end
   end
 
+  context 'with a Sensitive run_cmd' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(run_cmd: sensitive('puppet apply password')) }
+
+    it 'has it in settings that others cannot read, and in no report' do
+      is_expected.to contain_file('/etc/again-fleet.toml').with(owner: 'root', group: 'again-fleet', mode: '0640')
+      settings = catalogue.resource('File[/etc/again-fleet.toml]')
+      expect(settings.sensitive_parameters).to eq([:content])
+      expect(settings[:content]).to include('run_cmd = ["puppet", "apply", "password"]')
+    end
+  end
+
   context 'with everything set' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) do
