@@ -25,8 +25,10 @@
 #   nothing.
 #
 # @param unsupported
-#   What to do on a kernel other than Linux, for which there is no helper: `fail`; or `ignore`, so that a profile which is shared with such
-#   systems compiles there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed.
+#   What to do on a node that is not supported: on a kernel other than Linux, on an architecture for which there is no helper, and for
+#   `common::again::fleet` on a node without systemd too. `fail` fails the catalog; `warn` and `ignore` let a profile that is shared with
+#   such nodes compile there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed. `warn` logs a warning
+#   where the catalog is compiled.
 #
 # @param manage_binary
 #   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
@@ -180,7 +182,7 @@
 # @api public
 class common::again (
   Enum['present', 'absent'] $ensure = 'present',
-  Enum['fail', 'ignore'] $unsupported = 'fail',
+  Enum['fail', 'warn', 'ignore'] $unsupported = 'fail',
   Enum['file', 'package', 'none'] $manage_binary = 'file',
   Optional[Common::Again::Source] $source = undef,
   Optional[Common::Again::Checksum] $checksum = undef,
@@ -231,10 +233,25 @@ class common::again (
     default => {},
   }
 
-  $supported = $facts['kernel'] == 'Linux'
+  $program = "${facts.dig('os', 'hardware')}/again"
+  $has_program = ($ensure == 'absent' or $manage_binary != 'file' or $source =~ NotUndef or find_file("${module_name}/${program}") =~ NotUndef)
+  $unsupported_reason = [$facts['kernel'] == 'Linux', $has_program] ? {
+    [true, true]  => undef,
+    [true, false] => "no helper for ${facts.dig('os', 'hardware')} among the module's files",
+    default       => "Linux only, and this node runs ${facts['kernel']}",
+  }
+  $supported = $unsupported_reason =~ Undef
   $active = $supported and $ensure == 'present'
-  if !$supported and $unsupported == 'fail' {
-    fail("${title}: Linux only, and this node runs ${facts['kernel']}: set ${title}::unsupported to 'ignore' to have nothing done there")
+  if !$supported {
+    $remedy = $facts['kernel'] ? {
+      'Linux' => "build files/${program}, or set ${title}::source, or manage_binary to 'package' or 'none', or ${title}::unsupported to 'ignore'",
+      default => "set ${title}::unsupported to 'ignore' to have nothing done there",
+    }
+    case $unsupported {
+      'fail': { fail("${title}: ${unsupported_reason}: ${remedy}") }
+      'warn': { warning("${title}: ${unsupported_reason}: nothing is done there") }
+      default: {}
+    }
   }
 
   # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.

@@ -244,10 +244,38 @@ class common::again::fleet (
     }
   }
 
+  # An unsupported node has nothing of the fleet, so that there is nothing to remove either.
+  $program_file = "${facts.dig('os', 'hardware')}/again-fleet"
+  $systemd = ($facts['kernel'] == 'Linux' and $facts.dig('again', 'systemd') != false)
   if $present {
-    if $facts['kernel'] != 'Linux' or $facts.dig('again', 'systemd') == false {
-      fail("${title}: this node has no systemd, by which the two sides of again-fleet are kept apart")
+    include common::again
+
+    $has_program = ($manage_binary != 'file' or $source =~ NotUndef or find_file("${module_name}/${program_file}") =~ NotUndef)
+    $reasons = [
+      $common::again::unsupported_reason,
+      $systemd ? { true => undef, default => 'this node has no systemd, by which the two sides of again-fleet are kept apart' },
+      $has_program ? { true => undef, default => "no program for ${facts.dig('os', 'hardware')} among the module's files" },
+    ].filter |$reason| { $reason =~ NotUndef }
+    $unsupported_reason = $reasons[0]
+  } else {
+    $unsupported_reason = undef
+  }
+  $active = $present and $unsupported_reason =~ Undef
+  if $unsupported_reason =~ NotUndef {
+    case $common::again::unsupported {
+      'fail': {
+        $remedy = "set common::again::unsupported to 'ignore', or build files/${program_file}, or set ${title}::source or manage_binary"
+        fail("${title}: ${unsupported_reason}: ${remedy}")
+      }
+      'warn': { warning("${title}: ${unsupported_reason}: nothing is done there") }
+      default: {}
     }
+  }
+  if !$systemd or $unsupported_reason =~ NotUndef {
+    return()
+  }
+
+  if $present {
     if $accept == undef {
       fail("${title}: nobody has said whose triggers this node takes: set ${title}::accept, to [] for nobody's")
     }
@@ -258,8 +286,6 @@ class common::again::fleet (
     if $slots and $engine != 'etcd' {
       fail("${title}: slots need etcd: on NATS a key that is renewed loses its place. Unset ${title}::slots")
     }
-
-    include common::again
 
     # The program refuses this too.
     $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
@@ -329,17 +355,11 @@ class common::again::fleet (
   $file = { 'ensure' => $file_ensure, 'owner' => 'root', 'group' => 'root' }
 
   if $manage_binary == 'file' {
-    $architecture = $facts['os']['hardware']
-    $carried = "${architecture}/again-fleet"
-    if $present and $source == undef and !find_file("${module_name}/${carried}") {
-      $remedy = "build files/${carried}, or set ${title}::source, or manage_binary to 'package' or 'none'"
-      fail("${title}: no program for ${architecture} among the module's files: ${remedy}")
-    }
     if $source =~ Pattern[/\Ahttps?:/] and $checksum == undef {
       fail("${title}: a program from the web needs ${title}::checksum, its SHA-256")
     }
     $content = $present ? {
-      true    => { 'source' => $source.lest || { "puppet:///modules/${module_name}/${carried}" } },
+      true    => { 'source' => $source.lest || { "puppet:///modules/${module_name}/${program_file}" } },
       default => {},
     }
     $checked = $checksum ? {

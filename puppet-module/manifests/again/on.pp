@@ -139,7 +139,7 @@ define common::again::on (
     .filter |$_key, $value| { $value =~ NotUndef }
     .map |$key, $value| { "${key} = ${common::again::toml($value)}\n" }
 
-  if $common::again::fleet::ensure == 'present' {
+  if $common::again::fleet::active {
     # To be read by people; the hash keeps apart what looks the same.
     $readable = $title.downcase.regsubst(/[^a-z0-9]+/, '-', 'G')[0, 40].regsubst(/\A-|-\z/, '', 'G')
     $hash = sha256($title)[0, 12]

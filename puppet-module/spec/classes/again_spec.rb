@@ -339,7 +339,7 @@ describe 'common::again' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_class('common::again::stop').that_comes_before('Class[common::again::install]') }
         it { is_expected.to contain_exec('again-stop').with_command(['/bin/sh', '-c', 'exec "$0" stop "$@"', '/usr/local/bin/again']) }
-        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', %r{\Aecho 'again: nothing to do: removed}]).with_refreshonly(true) }
+        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', %r{\Aremoved}]).with_refreshonly(true) }
         it { is_expected.not_to contain_exec('again-directories') }
 
         %w[
@@ -394,6 +394,29 @@ describe 'common::again' do
         let(:facts) { os_facts.merge('os' => os_facts[:os].merge('hardware' => 'riscv64')) }
 
         it { is_expected.to compile.and_raise_error(%r{no helper for riscv64 among the module's files: build files/riscv64/again, or set common::again::source,}) }
+
+        %w[warn ignore].each do |unsupported|
+          context "with unsupported => #{unsupported}" do
+            let(:params) { { 'unsupported' => unsupported } }
+            let(:warnings) { [] }
+
+            before { allow(Puppet::Util::Log).to receive(:create).and_wrap_original { |original, hash| (warnings << hash[:message] if hash[:level] == :warning) || original.call(hash) } }
+
+            it 'installs nothing, asks for nothing and says so' do
+              is_expected.to compile.with_all_deps
+              expect(catalogue.resources.map(&:type)).not_to include('File', 'Package', 'Service')
+              reason = "no helper for riscv64 among the module's files"
+              is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', reason]).with_refreshonly(true)
+              expect(warnings.grep(%r{#{reason}: nothing is done there}).size).to eq(unsupported == 'warn' ? 1 : 0)
+            end
+          end
+        end
+
+        context 'when it removes' do
+          let(:params) { { 'ensure' => 'absent' } }
+
+          it { is_expected.to contain_file('/usr/local/bin/again').with_ensure('absent') }
+        end
 
         context 'but a source' do
           let(:params) { { 'source' => 'puppet:///modules/profile/again-riscv64' } }

@@ -437,6 +437,43 @@ describe 'common::again::fleet' do
   context 'without systemd' do
     let(:facts) { SYSTEMS['alpine-3'].merge(fleet_fact).merge('again' => FACT.merge('systemd' => false)) }
 
-    it { is_expected.to compile.and_raise_error(%r{has no systemd}) }
+    it { is_expected.to compile.and_raise_error(%r{has no systemd.*: set common::again::unsupported to 'ignore'}) }
+  end
+
+  {
+    'without systemd' => SYSTEMS['alpine-3'].merge('again' => FACT.merge('systemd' => false)),
+    'of an architecture without a program' => SYSTEMS['debian-12'].merge('again' => FACT, os: SYSTEMS['debian-12'][:os].merge('hardware' => 'armv7l')),
+    'that runs FreeBSD' => OTHER_SYSTEMS['freebsd-13'],
+  }.each do |what, system|
+    context "on a node #{what}" do
+      let(:facts) { system }
+
+      it { is_expected.to compile.and_raise_error(%r{common::again(::fleet)?: .*common::again::unsupported to 'ignore'}) }
+
+      %w[warn ignore].each do |unsupported|
+        context "with unsupported => #{unsupported}" do
+          let(:pre_condition) do
+            <<~PUPPET
+              class { 'common::again': unsupported => #{unsupported} }
+              common::again::on { 'x': change => 'failed' }
+              common::again::lock { 'y': candidates => ['lb1.example.com'] }
+            PUPPET
+          end
+
+          it { is_expected.to compile.with_all_deps }
+
+          it 'has nothing of the fleet' do
+            expect(catalogue.resources.map(&:type) & %w[Service User Group Again_inventory Again_prerun]).to eq([])
+            expect(catalogue.resources.map(&:ref).grep(%r{File.*fleet})).to eq([])
+          end
+        end
+      end
+
+      context 'when it removes' do
+        let(:params) { { ensure: 'absent' } }
+
+        it { is_expected.to compile.with_all_deps }
+      end
+    end
   end
 end
