@@ -228,6 +228,23 @@ describe 'the type trigger' do
     expect(lines(:err)).to include(a_string_including('there is no program again-fleet on this node'))
   end
 
+  %w[Linux FreeBSD windows].each do |kernel|
+    describe "on #{kernel}" do
+      around do |example|
+        type.instance_variable_set(:@defaultprovider, nil)
+        example.run
+        type.instance_variable_set(:@defaultprovider, nil)
+      end
+
+      it 'has one default provider' do
+        allow(Puppet.runtime[:facter]).to receive(:value).and_call_original
+        allow(Puppet.runtime[:facter]).to receive(:value).with(:kernel).and_return(kernel)
+        expect(type.new(name: 'x', hosts: 'a').provider.class.name).to eq(:etcd)
+        expect(messages.map(&:message)).to eq([])
+      end
+    end
+  end
+
   describe 'with the provider command' do
     it 'runs the command once for all hosts' do
       fire(hosts: %w[a b], provider: :command, command: [program, 'run', '--targets', '%{hosts}'])
