@@ -89,6 +89,13 @@
 # @param tags
 #   More tags for the Execs of this module, so that runs with `--tags` reach them.
 #
+# @param deltas
+#   Declares a `common::again::delta` for each key, its title, with the parameters of its value. In Hiera the hashes of all levels are merged,
+#   as those of `untils` are.
+#
+# @param untils
+#   Declares a `common::again::until` for each key, as `deltas` does.
+#
 # @param jitter
 #   Setting: the random part of the delay is at most this. By default a quarter of the delta and at least 2 seconds. `0` means none.
 #
@@ -176,6 +183,12 @@
 # @example In Hiera: a node that is being set up tries again after failures, a minute later
 #   common::again::on_failure: '1m'
 #
+# @example In Hiera: a delta that resources notify, and a condition to wait for
+#   common::again::deltas:
+#     cluster: { delta: '2m' }
+#   common::again::untils:
+#     peers joined: { check: ['/usr/bin/test', '-f', '/var/lib/cluster/joined'] }
+#
 # @example In Hiera: remove it
 #   common::again::ensure: 'absent'
 #
@@ -198,6 +211,8 @@ class common::again (
   Common::Again::Path $unit_dir = '/etc/systemd/system',
   Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
+  Hash[String[1], Hash[String[1], Any]] $deltas = {},
+  Hash[String[1], Hash[String[1], Any]] $untils = {},
   Optional[Common::Again::Duration] $jitter = undef,
   Optional[Common::Again::Duration] $max_jitter = undef,
   Optional[Integer[0, 4294967295]] $max_runs = undef,
