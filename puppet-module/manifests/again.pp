@@ -90,8 +90,8 @@
 #   More tags for the Execs of this module, so that runs with `--tags` reach them.
 #
 # @param deltas
-#   Declares a `common::again::delta` for each key, its title, with the parameters of its value. In Hiera the hashes of all levels are merged,
-#   as those of `untils` are.
+#   Declares a `common::again::delta` for each key, its title, with the parameters of its value. In Hiera the hashes of all levels are
+#   merged, as those of `untils` are.
 #
 # @param untils
 #   Declares a `common::again::until` for each key, as `deltas` does.
@@ -118,8 +118,8 @@
 #   Setting: what to do about a run that outlives its time and is in the way of a pending request: `report` shows it, `end` ends it. The
 #   helper's default is `report`.
 #
-# @param slots
-#   Setting: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
+# @param wait_for_slot
+#   Setting `slots`: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
 #   `common::again::fleet` name the group and how many of its nodes run at a time. The helper's default is false.
 #
 # @param save_environment
@@ -220,7 +220,7 @@ class common::again (
   Optional[Common::Again::Duration] $window = undef,
   Optional[Common::Again::OnCap] $on_cap = undef,
   Optional[Enum['report', 'end']] $stuck = undef,
-  Optional[Boolean] $slots = undef,
+  Optional[Boolean] $wait_for_slot = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
   Optional[Enum['auto', 'stays']] $container = undef,
@@ -249,7 +249,8 @@ class common::again (
   }
 
   $program = "${facts.dig('os', 'hardware')}/again"
-  $has_program = ($ensure == 'absent' or $manage_binary != 'file' or $source =~ NotUndef or find_file("${module_name}/${program}") =~ NotUndef)
+  $carried = find_file("${module_name}/${program}") =~ NotUndef
+  $has_program = ($ensure == 'absent' or $manage_binary != 'file' or $source =~ NotUndef or $carried)
   $unsupported_reason = [$facts['kernel'] == 'Linux', $has_program] ? {
     [true, true]  => undef,
     [true, false] => "no helper for ${facts.dig('os', 'hardware')} among the module's files",
@@ -259,7 +260,7 @@ class common::again (
   $active = $supported and $ensure == 'present'
   if !$supported {
     $remedy = $facts['kernel'] ? {
-      'Linux' => "build files/${program}, or set ${title}::source, or manage_binary to 'package' or 'none', or ${title}::unsupported to 'ignore'",
+      'Linux' => "build files/${program}, or set ${title}::source, or manage_binary to 'package' or 'none', or unsupported to 'ignore'",
       default => "set ${title}::unsupported to 'ignore' to have nothing done there",
     }
     case $unsupported {
@@ -311,7 +312,7 @@ class common::again (
       'max_runs_total'             => $max_runs_total,
       'on_cap'                     => $on_cap,
       'stuck'                      => $stuck,
-      'slots'                      => $slots,
+      'slots'                      => $wait_for_slot,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
       'container'                  => $container,

@@ -89,7 +89,7 @@
 #
 # @param manage_binary
 #   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
-#   which starts nothing by itself; `none`, from elsewhere.
+#   which starts nothing by itself; `none`, from elsewhere. By default as with the helper: `common::again::manage_binary`.
 #
 # @param source
 #   Where the program is fetched from, with `manage_binary => file`, instead of this module's files.
@@ -145,7 +145,7 @@
 #   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each goes
 #   by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is 30
 #   minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it goes
-#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::slots`.
+#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::wait_for_slot`.
 #
 # @param slots_prerun
 #   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
@@ -212,7 +212,7 @@ class common::again::fleet (
   Optional[Integer[1, 20]] $hop_limit = undef,
   Optional[Integer[1, 100]] $cap_share = undef,
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $firing_group = 'root',
-  Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Enum['file', 'package', 'none']] $manage_binary = undef,
   Optional[Common::Again::Source] $source = undef,
   Optional[Common::Again::Checksum] $checksum = undef,
   Optional[Common::Again::Path] $binary = undef,
@@ -232,13 +232,23 @@ class common::again::fleet (
   Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
+  if $present {
+    include common::again
+  }
+  # What removes the fleet may leave the class out.
+  $managed = $manage_binary.lest || {
+    $present ? {
+      true    => $common::again::manage_binary,
+      default => getvar('common::again::manage_binary').lest || { lookup('common::again::manage_binary', String, 'first', 'file') },
+    }
+  }
   $services = [
     'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service',
     'again-fleet-calls.path', 'again-fleet-calls.service',
   ]
   $sockets = ['again-fleet.socket', 'again-fleet-take.socket']
   $binary_path = $binary.lest || {
-    $manage_binary ? {
+    $managed ? {
       'package' => '/usr/bin/again-fleet',
       default   => '/usr/local/bin/again-fleet',
     }
@@ -248,9 +258,7 @@ class common::again::fleet (
   $program_file = "${facts.dig('os', 'hardware')}/again-fleet"
   $systemd = ($facts['kernel'] == 'Linux' and $facts.dig('again', 'systemd') != false)
   if $present {
-    include common::again
-
-    $has_program = ($manage_binary != 'file' or $source =~ NotUndef or find_file("${module_name}/${program_file}") =~ NotUndef)
+    $has_program = ($managed != 'file' or $source =~ NotUndef or find_file("${module_name}/${program_file}") =~ NotUndef)
     $reasons = [
       $common::again::unsupported_reason,
       $systemd ? { true => undef, default => 'this node has no systemd, by which the two sides of again-fleet are kept apart' },
@@ -354,7 +362,7 @@ class common::again::fleet (
   }
   $file = { 'ensure' => $file_ensure, 'owner' => 'root', 'group' => 'root' }
 
-  if $manage_binary == 'file' {
+  if $managed == 'file' {
     if $source =~ Pattern[/\Ahttps?:/] and $checksum == undef {
       fail("${title}: a program from the web needs ${title}::checksum, its SHA-256")
     }
@@ -374,7 +382,7 @@ class common::again::fleet (
     }
   }
 
-  if $manage_binary == 'package' {
+  if $managed == 'package' {
     $package = $present ? {
       true    => $package_ensure,
       default => 'absent',
@@ -385,7 +393,7 @@ class common::again::fleet (
     }
   }
 
-  $program = $manage_binary ? {
+  $program = $managed ? {
     'file'    => [File[$binary_path]],
     'package' => [Package[$package_name]],
     default   => [],
@@ -405,7 +413,7 @@ class common::again::fleet (
     default => [],
   }
   $shared = ($pages + $completions).filter |$entry| {
-    $manage_binary == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
+    $managed == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
   }
   if $present and !empty($shared) {
     $directories = $shared.map |$entry| { "${share_dir}/${entry[1]}" }.unique

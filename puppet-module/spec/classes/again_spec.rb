@@ -199,7 +199,7 @@ describe 'common::again' do
         let(:params) do
           {
             'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'max_runs_total' => 9, 'window' => 1800, 'on_cap' => 'wait',
-            'stuck' => 'end', 'slots' => true, 'save_environment' => false,
+            'stuck' => 'end', 'wait_for_slot' => true, 'save_environment' => false,
             'scope' => 'never', 'container' => 'stays', 'hold_before_shutdown' => '10m', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
             'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000, 'agent_catalog_run_lockfile' => '/l1',
             'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4'
@@ -468,7 +468,7 @@ describe 'common::again' do
         'window'      => ["60\n", '99999999999'],
         'max_runs'    => [-1, '10'],
         'stuck'       => ['kill'],
-        'slots'       => ['true', 8],
+        'wait_for_slot' => ['true', 8],
         'max_log_size' => [-1, '1T', '1.5M', "1M\n"],
         'on_cap'      => ['never'],
         'scope'       => [true],

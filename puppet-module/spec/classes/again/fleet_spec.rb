@@ -325,6 +325,19 @@ describe 'common::again::fleet' do
     it { expect(written).to include("certname = \"lb1.example.com\"\ntrust = \"engine\"\n") }
   end
 
+  context 'with a helper from elsewhere' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:pre_condition) { "class { 'common::again': manage_binary => 'none' }" }
+
+    it('takes its program from there too') { is_expected.not_to contain_file('/usr/local/bin/again-fleet') }
+
+    context 'when absent' do
+      let(:params) { { ensure: 'absent' } }
+
+      it('leaves it there') { is_expected.not_to contain_file('/usr/local/bin/again-fleet') }
+    end
+  end
+
   context 'with a program from elsewhere' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) { least.merge(manage_binary: 'none', binary: '/usr/bin/again-fleet') }
@@ -448,7 +461,7 @@ describe 'common::again::fleet' do
     context "on a node #{what}" do
       let(:facts) { system }
 
-      it { is_expected.to compile.and_raise_error(%r{common::again(::fleet)?: .*common::again::unsupported to 'ignore'}) }
+      it { is_expected.to compile.and_raise_error(%r{common::again(::fleet)?: .*unsupported to 'ignore'}) }
 
       %w[warn ignore].each do |unsupported|
         context "with unsupported => #{unsupported}" do
