@@ -25,8 +25,10 @@
 #   nothing.
 #
 # @param unsupported
-#   What to do on a kernel other than Linux, for which there is no helper: `fail`; or `ignore`, so that a profile which is shared with such
-#   systems compiles there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed.
+#   What to do on a node that is not supported: on a kernel other than Linux, on an architecture for which there is no helper, and for
+#   `common::again::fleet` on a node without systemd too. `fail` fails the catalog; `warn` and `ignore` let a profile that is shared with
+#   such nodes compile there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed. `warn` logs a warning
+#   where the catalog is compiled.
 #
 # @param manage_binary
 #   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
@@ -87,6 +89,13 @@
 # @param tags
 #   More tags for the Execs of this module, so that runs with `--tags` reach them.
 #
+# @param deltas
+#   Declares a `common::again::delta` for each key, its title, with the parameters of its value. In Hiera the hashes of all levels are
+#   merged, as those of `untils` are.
+#
+# @param untils
+#   Declares a `common::again::until` for each key, as `deltas` does.
+#
 # @param jitter
 #   Setting: the random part of the delay is at most this. By default a quarter of the delta and at least 2 seconds. `0` means none.
 #
@@ -109,8 +118,8 @@
 #   Setting: what to do about a run that outlives its time and is in the way of a pending request: `report` shows it, `end` ends it. The
 #   helper's default is `report`.
 #
-# @param slots
-#   Setting: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
+# @param wait_for_slot
+#   Setting `slots`: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
 #   `common::again::fleet` name the group and how many of its nodes run at a time. The helper's default is false.
 #
 # @param save_environment
@@ -174,13 +183,19 @@
 # @example In Hiera: a node that is being set up tries again after failures, a minute later
 #   common::again::on_failure: '1m'
 #
+# @example In Hiera: a delta that resources notify, and a condition to wait for
+#   common::again::deltas:
+#     cluster: { delta: '2m' }
+#   common::again::untils:
+#     peers joined: { check: ['/usr/bin/test', '-f', '/var/lib/cluster/joined'] }
+#
 # @example In Hiera: remove it
 #   common::again::ensure: 'absent'
 #
 # @api public
 class common::again (
   Enum['present', 'absent'] $ensure = 'present',
-  Enum['fail', 'ignore'] $unsupported = 'fail',
+  Enum['fail', 'warn', 'ignore'] $unsupported = 'fail',
   Enum['file', 'package', 'none'] $manage_binary = 'file',
   Optional[Common::Again::Source] $source = undef,
   Optional[Common::Again::Checksum] $checksum = undef,
@@ -196,6 +211,8 @@ class common::again (
   Common::Again::Path $unit_dir = '/etc/systemd/system',
   Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
+  Hash[String[1], Hash[String[1], Any]] $deltas = {},
+  Hash[String[1], Hash[String[1], Any]] $untils = {},
   Optional[Common::Again::Duration] $jitter = undef,
   Optional[Common::Again::Duration] $max_jitter = undef,
   Optional[Integer[0, 4294967295]] $max_runs = undef,
@@ -203,7 +220,7 @@ class common::again (
   Optional[Common::Again::Duration] $window = undef,
   Optional[Common::Again::OnCap] $on_cap = undef,
   Optional[Enum['report', 'end']] $stuck = undef,
-  Optional[Boolean] $slots = undef,
+  Optional[Boolean] $wait_for_slot = undef,
   Optional[Boolean] $save_environment = undef,
   Optional[Enum['auto', 'never']] $scope = undef,
   Optional[Enum['auto', 'stays']] $container = undef,
@@ -231,10 +248,26 @@ class common::again (
     default => {},
   }
 
-  $supported = $facts['kernel'] == 'Linux'
+  $program = "${facts.dig('os', 'hardware')}/again"
+  $carried = find_file("${module_name}/${program}") =~ NotUndef
+  $has_program = ($ensure == 'absent' or $manage_binary != 'file' or $source =~ NotUndef or $carried)
+  $unsupported_reason = [$facts['kernel'] == 'Linux', $has_program] ? {
+    [true, true]  => undef,
+    [true, false] => "no helper for ${facts.dig('os', 'hardware')} among the module's files",
+    default       => "Linux only, and this node runs ${facts['kernel']}",
+  }
+  $supported = $unsupported_reason =~ Undef
   $active = $supported and $ensure == 'present'
-  if !$supported and $unsupported == 'fail' {
-    fail("${title}: Linux only, and this node runs ${facts['kernel']}: set ${title}::unsupported to 'ignore' to have nothing done there")
+  if !$supported {
+    $remedy = $facts['kernel'] ? {
+      'Linux' => "build files/${program}, or set ${title}::source, or manage_binary to 'package' or 'none', or unsupported to 'ignore'",
+      default => "set ${title}::unsupported to 'ignore' to have nothing done there",
+    }
+    case $unsupported {
+      'fail': { fail("${title}: ${unsupported_reason}: ${remedy}") }
+      'warn': { warning("${title}: ${unsupported_reason}: nothing is done there") }
+      default: {}
+    }
   }
 
   # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.
@@ -279,7 +312,7 @@ class common::again (
       'max_runs_total'             => $max_runs_total,
       'on_cap'                     => $on_cap,
       'stuck'                      => $stuck,
-      'slots'                      => $slots,
+      'slots'                      => $wait_for_slot,
       'save_environment'           => $save_environment,
       'scope'                      => $scope,
       'container'                  => $container,

@@ -139,6 +139,16 @@ fn a_report_is_not_held_up(site: &Site) {
     assert_eq!(site.ran(lb1), kicked);
 }
 
+/// What a branch changes in its module stays in its environment, although one server compiles for all of them.
+fn a_branch_changes_no_other_environment(site: &Site) {
+    for _ in 0..3 {
+        let found = |scene| site.runs(&site.web1, scene);
+        let (main, branch) = (found("main"), found("branch"));
+        assert!(main.contains("found web1.test,web2.test"), "{main}");
+        assert!(branch.contains("found branch,branch"), "{branch}");
+    }
+}
+
 #[test]
 fn agents_of_a_puppet_server_with_a_database() {
     let site = Site::with_a_server();
@@ -146,6 +156,7 @@ fn agents_of_a_puppet_server_with_a_database() {
     a_class_runs_when_a_service_starts(&site);
     a_circle_ends_and_is_named(&site);
     a_report_is_not_held_up(&site);
+    a_branch_changes_no_other_environment(&site);
 }
 
 #[test]

@@ -32,8 +32,14 @@ case $facts['role'] {
 }
 ";
 
+/// The nodes that the module of an environment finds.
+const FOUND: &str = "
+$found = servers_with_role('node').map |$server| { $server['certname'] }
+notify { \"found ${join($found, ',')}\": }
+";
+
 /// Environments and their manifests: the examples as they are.
-const SCENES: [(&str, &str); 4] = [
+const SCENES: [(&str, &str); 6] = [
     (
         "kick",
         include_str!("../../../puppet-module/examples/kick.pp"),
@@ -47,6 +53,8 @@ const SCENES: [(&str, &str); 4] = [
         include_str!("../../../puppet-module/examples/frontend.pp"),
     ),
     ("circle", CIRCLE),
+    ("main", FOUND),
+    ("branch", FOUND),
 ];
 
 /// What makes processes of one machine nodes of their own.
@@ -247,6 +255,17 @@ pub fn code(code: &Path) {
         fs::create_dir_all(&manifests).expect("made");
         fs::write(manifests.join("site.pp"), manifest(scene)).expect("written");
     }
+    change(&code.join("environments/branch/modules/common"));
+}
+
+/// Makes the module of a branch, whose function finds other names.
+fn change(module: &Path) {
+    copy_tree(&repository().join("puppet-module"), module);
+    let function = module.join("lib/puppet/functions/common/again/servers.rb");
+    let text = fs::read_to_string(&function).expect("a function");
+    let changed = text.replace("'certname' => node['certname'])", "'certname' => 'branch')");
+    assert_ne!(changed, text);
+    fs::write(function, changed).expect("written");
 }
 
 fn manifest(scene: &str) -> String {

@@ -20,11 +20,11 @@ function common::again::request(String[1] *$options) >> Variant[String[1], Array
   if !$common::again::active {
     $reason = $common::again::supported ? {
       true    => 'removed from this node (common::again has ensure absent)',
-      default => "Linux only, and this node runs ${facts['kernel']}",
+      default => $common::again::unsupported_reason,
     }
     $facts['kernel'] ? {
       'windows' => "cmd.exe /c echo again: nothing to do: ${reason}",
-      default   => ['/bin/sh', '-c', "echo 'again: nothing to do: ${reason}'"],
+      default   => ['/bin/sh', '-c', 'echo "again: nothing to do: $0"', $reason],
     }
   } else {
     $known = $common::again::fact['paths'] ? {

@@ -59,7 +59,8 @@
 #
 # @param run_cmd
 #   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
-#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here.
+#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here. If it is Sensitive, no report shows
+#   the settings, and only root and the service can read them, so that only root can send triggers.
 #
 # @param cwd
 #   The directory in which `run_cmd` starts. Relative paths in it start there. The program's default is `/root`.
@@ -88,7 +89,7 @@
 #
 # @param manage_binary
 #   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
-#   which starts nothing by itself; `none`, from elsewhere.
+#   which starts nothing by itself; `none`, from elsewhere. By default as with the helper: `common::again::manage_binary`.
 #
 # @param source
 #   Where the program is fetched from, with `manage_binary => file`, instead of this module's files.
@@ -144,7 +145,7 @@
 #   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each goes
 #   by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is 30
 #   minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it goes
-#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::slots`.
+#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::wait_for_slot`.
 #
 # @param slots_prerun
 #   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
@@ -198,7 +199,11 @@ class common::again::fleet (
   Optional[Common::Again::Path] $ca = undef,
   Optional[Common::Again::Path] $crl = undef,
   Optional[Enum['chain', 'leaf', 'off']] $revocation = undef,
-  Optional[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]] $run_cmd = undef,
+  Optional[Variant[
+      Common::Again::Command,
+      Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
+      Sensitive[Variant[Common::Again::Command, Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/]]],
+  ]] $run_cmd = undef,
   Optional[Common::Again::Path] $cwd = undef,
   Array[Pattern[/\A[^[:cntrl:]]{1,512}\z/]] $published_facts = [],
   Optional[Common::Again::Duration] $ttl = undef,
@@ -207,7 +212,7 @@ class common::again::fleet (
   Optional[Integer[1, 20]] $hop_limit = undef,
   Optional[Integer[1, 100]] $cap_share = undef,
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $firing_group = 'root',
-  Enum['file', 'package', 'none'] $manage_binary = 'file',
+  Optional[Enum['file', 'package', 'none']] $manage_binary = undef,
   Optional[Common::Again::Source] $source = undef,
   Optional[Common::Again::Checksum] $checksum = undef,
   Optional[Common::Again::Path] $binary = undef,
@@ -227,22 +232,58 @@ class common::again::fleet (
   Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
+  if $present {
+    include common::again
+  }
+  # What removes the fleet may leave the class out.
+  $managed = $manage_binary.lest || {
+    $present ? {
+      true    => $common::again::manage_binary,
+      default => getvar('common::again::manage_binary').lest || { lookup('common::again::manage_binary', String, 'first', 'file') },
+    }
+  }
   $services = [
     'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service',
     'again-fleet-calls.path', 'again-fleet-calls.service',
   ]
   $sockets = ['again-fleet.socket', 'again-fleet-take.socket']
   $binary_path = $binary.lest || {
-    $manage_binary ? {
+    $managed ? {
       'package' => '/usr/bin/again-fleet',
       default   => '/usr/local/bin/again-fleet',
     }
   }
 
+  # An unsupported node has nothing of the fleet, so that there is nothing to remove either.
+  $program_file = "${facts.dig('os', 'hardware')}/again-fleet"
+  $systemd = ($facts['kernel'] == 'Linux' and $facts.dig('again', 'systemd') != false)
   if $present {
-    if $facts['kernel'] != 'Linux' or $facts.dig('again', 'systemd') == false {
-      fail("${title}: this node has no systemd, by which the two sides of again-fleet are kept apart")
+    $has_program = ($managed != 'file' or $source =~ NotUndef or find_file("${module_name}/${program_file}") =~ NotUndef)
+    $reasons = [
+      $common::again::unsupported_reason,
+      $systemd ? { true => undef, default => 'this node has no systemd, by which the two sides of again-fleet are kept apart' },
+      $has_program ? { true => undef, default => "no program for ${facts.dig('os', 'hardware')} among the module's files" },
+    ].filter |$reason| { $reason =~ NotUndef }
+    $unsupported_reason = $reasons[0]
+  } else {
+    $unsupported_reason = undef
+  }
+  $active = $present and $unsupported_reason =~ Undef
+  if $unsupported_reason =~ NotUndef {
+    case $common::again::unsupported {
+      'fail': {
+        $remedy = "set common::again::unsupported to 'ignore', or build files/${program_file}, or set ${title}::source or manage_binary"
+        fail("${title}: ${unsupported_reason}: ${remedy}")
+      }
+      'warn': { warning("${title}: ${unsupported_reason}: nothing is done there") }
+      default: {}
     }
+  }
+  if !$systemd or $unsupported_reason =~ NotUndef {
+    return()
+  }
+
+  if $present {
     if $accept == undef {
       fail("${title}: nobody has said whose triggers this node takes: set ${title}::accept, to [] for nobody's")
     }
@@ -253,8 +294,6 @@ class common::again::fleet (
     if $slots and $engine != 'etcd' {
       fail("${title}: slots need etcd: on NATS a key that is renewed loses its place. Unset ${title}::slots")
     }
-
-    include common::again
 
     # The program refuses this too.
     $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
@@ -283,9 +322,13 @@ class common::again::fleet (
     $durations = $times.reduce({}) |$all, $pair| {
       $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
     }
-    $command = $run_cmd ? {
-      String  => split($run_cmd, / +/),
-      default => $run_cmd,
+    $plain = $run_cmd ? {
+      Sensitive => $run_cmd.unwrap,
+      default   => $run_cmd,
+    }
+    $command = $plain ? {
+      String  => split($plain, / +/),
+      default => $plain,
     }
     $settings = ({
         'engine'    => $engine,
@@ -319,18 +362,12 @@ class common::again::fleet (
   }
   $file = { 'ensure' => $file_ensure, 'owner' => 'root', 'group' => 'root' }
 
-  if $manage_binary == 'file' {
-    $architecture = $facts['os']['hardware']
-    $carried = "${architecture}/again-fleet"
-    if $present and $source == undef and !find_file("${module_name}/${carried}") {
-      $remedy = "build files/${carried}, or set ${title}::source, or manage_binary to 'package' or 'none'"
-      fail("${title}: no program for ${architecture} among the module's files: ${remedy}")
-    }
+  if $managed == 'file' {
     if $source =~ Pattern[/\Ahttps?:/] and $checksum == undef {
       fail("${title}: a program from the web needs ${title}::checksum, its SHA-256")
     }
     $content = $present ? {
-      true    => { 'source' => $source.lest || { "puppet:///modules/${module_name}/${carried}" } },
+      true    => { 'source' => $source.lest || { "puppet:///modules/${module_name}/${program_file}" } },
       default => {},
     }
     $checked = $checksum ? {
@@ -345,7 +382,7 @@ class common::again::fleet (
     }
   }
 
-  if $manage_binary == 'package' {
+  if $managed == 'package' {
     $package = $present ? {
       true    => $package_ensure,
       default => 'absent',
@@ -356,7 +393,7 @@ class common::again::fleet (
     }
   }
 
-  $program = $manage_binary ? {
+  $program = $managed ? {
     'file'    => [File[$binary_path]],
     'package' => [Package[$package_name]],
     default   => [],
@@ -376,7 +413,7 @@ class common::again::fleet (
     default => [],
   }
   $shared = ($pages + $completions).filter |$entry| {
-    $manage_binary == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
+    $managed == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
   }
   if $present and !empty($shared) {
     $directories = $shared.map |$entry| { "${share_dir}/${entry[1]}" }.unique
@@ -449,10 +486,15 @@ class common::again::fleet (
       comment    => 'Carries triggers between nodes',
     }
 
+    $toml = epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for })
+    # A command may hold a password.
+    $config = $run_cmd ? {
+      Sensitive => { 'content' => Sensitive($toml), 'mode' => '0640', 'group' => $user },
+      default   => { 'content' => $toml, 'mode' => '0644' },
+    }
+
     file { $config_file:
-      content => epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for }),
-      mode    => '0644',
-      *       => $file,
+      * => $file + $config,
     }
 
     # Facts as other nodes know them, whatever Facter calls them now.

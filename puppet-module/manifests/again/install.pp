@@ -14,17 +14,11 @@ class common::again::install {
   $present = $common::again::ensure == 'present'
 
   if $common::again::manage_binary == 'file' {
-    $architecture = $facts['os']['hardware']
-    $path = "${architecture}/again"
-    if $present and $common::again::source == undef and !find_file("${module_name}/${path}") {
-      $remedy = "build files/${path}, or set common::again::source, or manage_binary to 'package' or 'none'"
-      fail("common::again: no helper for ${architecture} among the module's files: ${remedy}")
-    }
     if $common::again::source =~ Pattern[/\Ahttps?:/] and $common::again::checksum == undef {
       fail('common::again: a helper from the web needs common::again::checksum, its SHA-256')
     }
     $content = $present ? {
-      true    => { 'source' => $common::again::source.lest || { "puppet:///modules/${module_name}/${path}" } },
+      true    => { 'source' => $common::again::source.lest || { "puppet:///modules/${module_name}/${common::again::program}" } },
       default => {},
     }
     $checked = $common::again::checksum ? {

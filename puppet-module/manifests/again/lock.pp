@@ -45,7 +45,7 @@ define common::again::lock (
 
   $this = "common::again::lock: '${title}'"
   $certname = $common::again::fleet::certname.lest || { $facts.dig('again_fleet', 'certname').lest || { $trusted['certname'] } }
-  if $common::again::fleet::ensure == 'present' {
+  if $common::again::fleet::active {
     if $common::again::fleet::engine != 'etcd' {
       fail("${this}: locks need etcd: on NATS a key that is renewed loses its place")
     }

@@ -42,7 +42,7 @@
 #
 # @param command
 #   A program that is called instead: an array of its absolute path and its arguments, or a string without quotes, which is split at its
-#   spaces. No shell is between.
+#   spaces. No shell is between. If it is Sensitive, no report shows the rule, and only root and the service can read its file.
 #
 # @param timeout
 #   How long the program may take: from a second to an hour. Then it is killed, with what it has started. The default is 60 seconds.
@@ -75,6 +75,10 @@ define common::again::on (
   Optional[Variant[
       Tuple[Common::Again::Absolutepath, Pattern[/\A[^\x00]+\z/], 1, default],
       Pattern[/\A\/[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
+      Sensitive[Variant[
+          Tuple[Common::Again::Absolutepath, Pattern[/\A[^\x00]+\z/], 1, default],
+          Pattern[/\A\/[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
+      ]],
   ]] $command = undef,
   Optional[Common::Again::Duration] $timeout = undef,
 ) {
@@ -108,9 +112,13 @@ define common::again::on (
       $all + { $key => $seconds }
     }
   }
-  $words = $command ? {
-    String  => split($command, / +/),
-    default => $command,
+  $plain = $command ? {
+    Sensitive => $command.unwrap,
+    default   => $command,
+  }
+  $words = $plain ? {
+    String  => split($plain, / +/),
+    default => $plain,
   }
   $conditions = $where ? {
     # A value that begins with `~` is not one to search for.
@@ -131,7 +139,7 @@ define common::again::on (
     .filter |$_key, $value| { $value =~ NotUndef }
     .map |$key, $value| { "${key} = ${common::again::toml($value)}\n" }
 
-  if $common::again::fleet::ensure == 'present' {
+  if $common::again::fleet::active {
     # To be read by people; the hash keeps apart what looks the same.
     $readable = $title.downcase.regsubst(/[^a-z0-9]+/, '-', 'G')[0, 40].regsubst(/\A-|-\z/, '', 'G')
     $hash = sha256($title)[0, 12]
@@ -139,15 +147,19 @@ define common::again::on (
       'present' => 'file',
       default   => 'absent',
     }
+    $text = join(['# Written by Puppet (common::again::on): changes made here do not last.', "\n"] + $lines)
+    # A command may hold a password.
+    $content = $command ? {
+      Sensitive => { 'content' => Sensitive($text), 'group' => $common::again::fleet::user, 'mode' => '0640' },
+      default   => { 'content' => $text, 'group' => 'root', 'mode' => '0644' },
+    }
 
     file { "${common::again::fleet::rules_dir}/${readable}-${hash}.toml":
-      ensure  => $file_ensure,
-      owner   => 'root',
-      group   => 'root',
-      mode    => '0644',
-      backup  => false,
-      content => join(['# Written by Puppet (common::again::on): changes made here do not last.', "\n"] + $lines),
-      notify  => Exec['again-fleet-rules'],
+      ensure => $file_ensure,
+      owner  => 'root',
+      backup => false,
+      notify => Exec['again-fleet-rules'],
+      *      => $content,
     }
   }
 }

@@ -1,5 +1,5 @@
 # @summary
-#   `Exec['again']`, and the request that `on_failure` makes
+#   `Exec['again']`, the deltas and untils of the class, and the request that `on_failure` makes
 #
 # A class of its own, which `common::again` includes and does not contain: what comes after a profile that contains `common::again`
 # may notify the Exec all the same.
@@ -15,6 +15,17 @@ class common::again::requests {
 
   exec { 'again':
     * => $common::again::exec + { 'command' => common::again::request('--resource=Exec[again]'), 'refreshonly' => true },
+  }
+
+  $common::again::deltas.each |$name, $parameters| {
+    common::again::delta { $name:
+      * => $parameters,
+    }
+  }
+  $common::again::untils.each |$name, $parameters| {
+    common::again::until { $name:
+      * => $parameters,
+    }
   }
 
   # Depends on nothing, so that nothing that fails can keep it from asking.

@@ -10,7 +10,7 @@
 #
 # @param check
 #   The command that succeeds once there is nothing to wait for. An array is run as it is, its first element an absolute path. A string
-#   is given to /bin/sh.
+#   is given to /bin/sh. If it is Sensitive, the report shows neither the check nor what the request says.
 #
 # @param delta
 #   As with `common::again::delta`.
@@ -39,7 +39,7 @@
 #
 # @api public
 define common::again::until (
-  Common::Again::Check $check,
+  Variant[Common::Again::Check, Sensitive[Common::Again::Check]] $check,
   Common::Again::Duration $delta = 30,
   Integer[1, 3600] $timeout = 60,
   Optional[Integer[0, 4294967295]] $max_runs = undef,
@@ -49,15 +49,23 @@ define common::again::until (
 
   # Not the bare title, which a delta may have too.
   $timer = "until ${common::again::timer('common::again::until', $title)}"
-  $argv = $check ? {
-    String  => ['/bin/sh', '-c', $check],
-    default => $check,
+  $plain = $check ? {
+    Sensitive => $check.unwrap,
+    default   => $check,
+  }
+  $argv = $plain ? {
+    String  => ['/bin/sh', '-c', $plain],
+    default => $plain,
   }
   # Puppet would take a check that is missing (127) for an error and one that exceeds the Exec's timeout for a success.
   $unless = ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1', String($timeout)] + $argv
+  $checks = $check ? {
+    Sensitive => Sensitive([$unless]),
+    default   => [$unless],
+  }
   # With nothing to ask for, nothing is checked, or every report would show a change.
   $when = $common::again::active ? {
-    true    => { 'unless' => [$unless] },
+    true    => { 'unless' => $checks },
     default => { 'refreshonly' => true },
   }
 

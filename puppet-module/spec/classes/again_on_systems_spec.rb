@@ -66,8 +66,8 @@ describe 'common::again' do
 
           it 'asks for nothing, only if notified, by the provider of the system' do
             windows = os.start_with?('windows')
-            says = "again: nothing to do: Linux only, and this node runs #{os_facts[:kernel]}"
-            command = windows ? "cmd.exe /c echo #{says}" : ['/bin/sh', '-c', "echo '#{says}'"]
+            reason = "Linux only, and this node runs #{os_facts[:kernel]}"
+            command = windows ? "cmd.exe /c echo again: nothing to do: #{reason}" : ['/bin/sh', '-c', 'echo "again: nothing to do: $0"', reason]
             %w[again again-delta-d again-until-u].each do |exec|
               is_expected.to contain_exec(exec).with_command(command).with_refreshonly(true).with_provider(windows ? 'windows' : 'posix')
                 .without_unless.without_require

@@ -199,7 +199,7 @@ describe 'common::again' do
         let(:params) do
           {
             'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'max_runs_total' => 9, 'window' => 1800, 'on_cap' => 'wait',
-            'stuck' => 'end', 'slots' => true, 'save_environment' => false,
+            'stuck' => 'end', 'wait_for_slot' => true, 'save_environment' => false,
             'scope' => 'never', 'container' => 'stays', 'hold_before_shutdown' => '10m', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
             'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000, 'agent_catalog_run_lockfile' => '/l1',
             'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4'
@@ -339,7 +339,7 @@ describe 'common::again' do
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_class('common::again::stop').that_comes_before('Class[common::again::install]') }
         it { is_expected.to contain_exec('again-stop').with_command(['/bin/sh', '-c', 'exec "$0" stop "$@"', '/usr/local/bin/again']) }
-        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', %r{\Aecho 'again: nothing to do: removed}]).with_refreshonly(true) }
+        it { is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', %r{\Aremoved}]).with_refreshonly(true) }
         it { is_expected.not_to contain_exec('again-directories') }
 
         %w[
@@ -395,6 +395,29 @@ describe 'common::again' do
 
         it { is_expected.to compile.and_raise_error(%r{no helper for riscv64 among the module's files: build files/riscv64/again, or set common::again::source,}) }
 
+        %w[warn ignore].each do |unsupported|
+          context "with unsupported => #{unsupported}" do
+            let(:params) { { 'unsupported' => unsupported } }
+            let(:warnings) { [] }
+
+            before { allow(Puppet::Util::Log).to receive(:create).and_wrap_original { |original, hash| (warnings << hash[:message] if hash[:level] == :warning) || original.call(hash) } }
+
+            it 'installs nothing, asks for nothing and says so' do
+              is_expected.to compile.with_all_deps
+              expect(catalogue.resources.map(&:type)).not_to include('File', 'Package', 'Service')
+              reason = "no helper for riscv64 among the module's files"
+              is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', reason]).with_refreshonly(true)
+              expect(warnings.grep(%r{#{reason}: nothing is done there}).size).to eq(unsupported == 'warn' ? 1 : 0)
+            end
+          end
+        end
+
+        context 'when it removes' do
+          let(:params) { { 'ensure' => 'absent' } }
+
+          it { is_expected.to contain_file('/usr/local/bin/again').with_ensure('absent') }
+        end
+
         context 'but a source' do
           let(:params) { { 'source' => 'puppet:///modules/profile/again-riscv64' } }
 
@@ -445,7 +468,7 @@ describe 'common::again' do
         'window'      => ["60\n", '99999999999'],
         'max_runs'    => [-1, '10'],
         'stuck'       => ['kill'],
-        'slots'       => ['true', 8],
+        'wait_for_slot' => ['true', 8],
         'max_log_size' => [-1, '1T', '1.5M', "1M\n"],
         'on_cap'      => ['never'],
         'scope'       => [true],

@@ -17,8 +17,8 @@ describe 'server_with_role' do
 
   it('fails where nobody can tell') { is_expected.to run.with_params('node', none).and_raise_error(Puppet::Error, %r{cannot tell which servers}) }
 
-  context 'with a machine that was never set up' do
-    let(:set_up) { false }
+  context 'with the fallback empty' do
+    let(:fallback) { 'empty' }
 
     it 'is the fallback, with a warning' do
       is_expected.to run.with_params('node', none).and_return(none)

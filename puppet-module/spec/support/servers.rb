@@ -2,7 +2,6 @@
 
 require 'net/http'
 require 'openssl'
-require_relative '../../lib/puppet_x/again/servers'
 
 # Nodes, and the two that can be asked about them: what stands in for PuppetDB, and what stands in for the program again-fleet.
 module Servers
@@ -123,20 +122,19 @@ module Servers
   end
 end
 
-# In each example: `puppetdb`, nil for none; whether it is `configured`; `inventory`, a shell script, nil for none; whether the machine was set up for again-fleet; and
-# the fallback in Hiera, nil for none.
+# In each example: `puppetdb`, nil for none; whether it is `configured`; `inventory`, a shell script, nil for none; and the fallback in Hiera, nil for
+# none.
 RSpec.shared_context 'with servers' do
   let(:puppetdb) { nil }
   let(:configured) { true }
   let(:inventory) { nil }
-  let(:set_up) { true }
   let(:fallback) { nil }
   let(:warnings) { [] }
 
   around do |example|
     Dir.mktmpdir('again-servers') do |dir|
       @dir = dir
-      Puppet::Util.withenv('PATH' => "#{dir}:#{ENV.fetch('PATH')}", 'AGAIN_FLEET_CONFIG' => "#{dir}/again-fleet.toml") { example.run }
+      example.run
     end
   end
 
@@ -146,9 +144,13 @@ RSpec.shared_context 'with servers' do
       File.chmod(0o755, "#{@dir}/again-fleet")
     end
     File.write("#{@dir}/nodes", Servers.inventory)
-    File.write("#{@dir}/again-fleet.toml", '') if set_up
-    allow(PuppetX::Again::Program).to receive(:path).and_return(inventory && "#{@dir}/again-fleet")
-    allow_any_instance_of(PuppetX::Again::Servers).to receive_messages(puppetdb: puppetdb, configured?: configured) # rubocop:disable RSpec/AnyInstance
+    allow(Puppet::Util).to receive(:which).and_call_original
+    allow(Puppet::Util).to receive(:which).with(%r{again-fleet\z}).and_return(inventory && "#{@dir}/again-fleet")
+    allow_any_instance_of(Puppet::Pops::Loader::Loader).to receive(:load).and_wrap_original do |original, type, name| # rubocop:disable RSpec/AnyInstance
+      name == 'puppetdb_query' ? puppetdb : original.call(type, name)
+    end
+    allow(File).to receive(:exist?).and_call_original
+    allow(File).to receive(:exist?).with(%r{/puppetdb\.conf\z}).and_return(configured)
     allow(Puppet).to receive(:warning) { |line| warnings << line }
   end
 

@@ -1,7 +1,5 @@
 # frozen_string_literal: true
 
-require_relative '../../puppet_x/again/servers'
-
 # @summary
 #   The facts of one server of a role
 #
@@ -25,7 +23,6 @@ Puppet::Functions.create_function(:server_with_role) do
   end
 
   def server(role, fallback)
-    wanted = PuppetX::Again::Servers::Comparison.new('role', '==', role)
-    PuppetX::Again::Servers.new(closure_scope).find([wanted]).first || fallback
+    call_function('common::again::servers', [['role', '==', role]]).first || fallback
   end
 end

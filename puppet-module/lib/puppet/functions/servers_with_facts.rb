@@ -1,7 +1,5 @@
 # frozen_string_literal: true
 
-require_relative '../../puppet_x/again/servers'
-
 # @summary
 #   The facts of all servers with certain facts
 #
@@ -24,7 +22,6 @@ Puppet::Functions.create_function(:servers_with_facts) do
   end
 
   def servers(*expressions)
-    wanted = expressions.map { |expression| PuppetX::Again::Servers::Comparison.parse(expression) }
-    PuppetX::Again::Servers.new(closure_scope).find(wanted)
+    call_function('common::again::servers', expressions)
   end
 end

@@ -1,16 +1,14 @@
 # frozen_string_literal: true
 
-require_relative '../../puppet_x/again/servers'
-
 # @summary
 #   The facts of all servers of a role
 #
 # A server's role is its fact `role`. The facts come from PuppetDB where the compiler has it, else from the inventory of again-fleet, which
 # has the facts that `common::again::fleet::published_facts` names. While the backend does not answer, the last inventory counts, whatever
-# its age, with a warning. Where nobody can tell which servers there are, the catalog fails: an empty array means that there are none. It
-# fails too where a configured PuppetDB fails, unless the key `common::again::servers::fallback` in Hiera is `inventory` or `empty`. On a
-# machine without PuppetDB that was never set up for again-fleet (no /etc/again-fleet.toml) the array is empty, with a warning. Flat names of
-# facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
+# its age, with a warning. If nobody can tell which servers there are, the catalog fails: an empty array means that there are none. It
+# fails too if a configured PuppetDB fails, or does not answer all questions of a compilation within 20 seconds. The key
+# `common::again::servers::fallback` in Hiera lets it compile all the same: `inventory` asks the inventory in the place of PuppetDB, `empty`
+# finds no server; both with a warning. Flat names of facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
 Puppet::Functions.create_function(:servers_with_role) do
   # @param role
   #   The role.
@@ -30,7 +28,6 @@ Puppet::Functions.create_function(:servers_with_role) do
   end
 
   def servers(role, environment = nil)
-    wanted = PuppetX::Again::Servers::Comparison.new('role', '==', role)
-    PuppetX::Again::Servers.new(closure_scope).find([wanted], environment)
+    call_function('common::again::servers', [['role', '==', role]], environment)
   end
 end

@@ -2,7 +2,6 @@
 
 require 'digest'
 require 'puppet/reports'
-require_relative '../../puppet_x/again/program'
 
 Puppet::Reports.register_report(:kick) do
   desc <<~DESC
@@ -53,13 +52,26 @@ Puppet::Reports.register_report(:kick) do
     left = (deadline - now).ceil
     return complain("'kick -> #{wish}' of #{host}", 'those before it took too long') unless left.positive?
 
-    output, how = PuppetX::Again::Program.run(words, seconds: left, combine: true)
+    output, how = run(words, left)
     lines = output.lines.map(&:strip).reject(&:empty?)
     return complain("'kick -> #{wish}' of #{host}", lines.last || "'again-fleet trigger' #{how}") if how
 
     lines.each { |line| Puppet.notice("kick -> #{wish}: #{line}") }
   rescue StandardError, NotImplementedError => e
     complain("'kick -> #{wish}' of #{host}", e.message)
+  end
+
+  # The output of again-fleet, and how it failed or nil.
+  def run(words, seconds)
+    program = Puppet::Util.which('again-fleet') || Puppet::Util.which('/usr/local/bin/again-fleet')
+    raise Puppet::Error, 'there is no program again-fleet on this machine: include common::again::fleet' unless program
+
+    # Puppet's own execution knows no timeout, and in puppetserver there is no other way to start a program.
+    words = ['timeout', '-k', '2', seconds.to_s, program, *words]
+    output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false)
+    how = { 0 => nil, 124 => "took longer than #{seconds} s", 137 => 'was killed' }.fetch(output.exitstatus || 137) { |status| "ended with #{status}" }
+    # Puppet takes it for what the locale says.
+    [String.new(output.to_s, encoding: Encoding::UTF_8).scrub, how]
   end
 
   # The options that say which nodes, or nil.

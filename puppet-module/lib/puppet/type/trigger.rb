@@ -158,17 +158,25 @@ Puppet::Type.newtype(:trigger) do
   newparam(:command) do
     desc <<~DESC
       With the provider `command`: the program and its arguments, run without a shell. `%{hosts}` stands for all nodes, with commas between
-      them; a command with `%{host}` runs once for each.
+      them; a command with `%{host}` runs once for each. If the array or a word of it is Sensitive, the report shows neither the command nor its output.
     DESC
 
     validate do |value|
-      words = Array(value)
+      words = unwrap(value)
       raise ArgumentError, 'the command has to be an array of strings' unless words.any? && words.all?(String)
-      raise ArgumentError, "#{words.first} is not an absolute path" unless words.first.start_with?('/')
+      raise ArgumentError, 'the command has to begin with an absolute path' unless words.first.start_with?('/')
       raise ArgumentError, 'the command has neither %{host} nor %{hosts}' unless words.drop(1).any? { |word| word.match?(%r{%\{hosts?\}}) } # rubocop:disable Style/FormatStringToken
     end
 
-    munge { |value| Array(value) }
+    munge do |value|
+      self.sensitive = true if Array(value).any?(Puppet::Pops::Types::PSensitiveType::Sensitive)
+      unwrap(value)
+    end
+
+    # Returns the words, those that are Sensitive too.
+    def unwrap(value)
+      Array(value).map { |word| word.is_a?(Puppet::Pops::Types::PSensitiveType::Sensitive) ? word.unwrap : word }
+    end
   end
 
   # What only a fleet knows: who has which fact, and how a run elsewhere ended.
@@ -189,6 +197,12 @@ Puppet::Type.newtype(:trigger) do
       raise ArgumentError, 'at_once needs etcd: on NATS a key that is renewed loses its place' if self[:at_once] && self[:provider] == :nats
     end
     raise ArgumentError, 'stop_after_failures needs at_once: nodes that begin all together cannot be stopped' if self[:stop_after_failures] && !self[:at_once]
+  end
+
+  # Keeps what Puppet knows of the values that it has unwrapped; of parameters that are no properties it would only warn.
+  def set_sensitive_parameters(names) # rubocop:disable Naming/AccessorMethodName
+    parameter(:command).sensitive = true if names.include?(:command)
+    super(names - [:command])
   end
 
   # Called when a resource that notifies this one has changed; never under noop.

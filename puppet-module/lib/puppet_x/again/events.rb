@@ -1,9 +1,11 @@
 # frozen_string_literal: true
 
 require 'json'
-require_relative 'program'
 require_relative 'events/spool'
 require_relative 'events/telling'
+
+module PuppetX; end
+module PuppetX::Again; end
 
 # What a run does, told when it happens. The prepends stay for the life of the process; what is not of the run that is watched passes by.
 module PuppetX::Again::Events

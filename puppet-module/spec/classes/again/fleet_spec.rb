@@ -214,6 +214,18 @@ describe 'common::again::fleet' do
     end
   end
 
+  context 'with a Sensitive run_cmd' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:params) { least.merge(run_cmd: sensitive('puppet apply password')) }
+
+    it 'has it in settings that others cannot read, and in no report' do
+      is_expected.to contain_file('/etc/again-fleet.toml').with(owner: 'root', group: 'again-fleet', mode: '0640')
+      settings = catalogue.resource('File[/etc/again-fleet.toml]')
+      expect(settings.sensitive_parameters).to eq([:content])
+      expect(settings[:content]).to include('run_cmd = ["puppet", "apply", "password"]')
+    end
+  end
+
   context 'with everything set' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) do
@@ -311,6 +323,19 @@ describe 'common::again::fleet' do
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet-certificate.path').with_ensure('absent') }
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').without_content(%r{Credential}) }
     it { expect(written).to include("certname = \"lb1.example.com\"\ntrust = \"engine\"\n") }
+  end
+
+  context 'with a helper from elsewhere' do
+    let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
+    let(:pre_condition) { "class { 'common::again': manage_binary => 'none' }" }
+
+    it('takes its program from there too') { is_expected.not_to contain_file('/usr/local/bin/again-fleet') }
+
+    context 'when absent' do
+      let(:params) { { ensure: 'absent' } }
+
+      it('leaves it there') { is_expected.not_to contain_file('/usr/local/bin/again-fleet') }
+    end
   end
 
   context 'with a program from elsewhere' do
@@ -425,6 +450,43 @@ describe 'common::again::fleet' do
   context 'without systemd' do
     let(:facts) { SYSTEMS['alpine-3'].merge(fleet_fact).merge('again' => FACT.merge('systemd' => false)) }
 
-    it { is_expected.to compile.and_raise_error(%r{has no systemd}) }
+    it { is_expected.to compile.and_raise_error(%r{has no systemd.*: set common::again::unsupported to 'ignore'}) }
+  end
+
+  {
+    'without systemd' => SYSTEMS['alpine-3'].merge('again' => FACT.merge('systemd' => false)),
+    'of an architecture without a program' => SYSTEMS['debian-12'].merge('again' => FACT, os: SYSTEMS['debian-12'][:os].merge('hardware' => 'armv7l')),
+    'that runs FreeBSD' => OTHER_SYSTEMS['freebsd-13'],
+  }.each do |what, system|
+    context "on a node #{what}" do
+      let(:facts) { system }
+
+      it { is_expected.to compile.and_raise_error(%r{common::again(::fleet)?: .*unsupported to 'ignore'}) }
+
+      %w[warn ignore].each do |unsupported|
+        context "with unsupported => #{unsupported}" do
+          let(:pre_condition) do
+            <<~PUPPET
+              class { 'common::again': unsupported => #{unsupported} }
+              common::again::on { 'x': change => 'failed' }
+              common::again::lock { 'y': candidates => ['lb1.example.com'] }
+            PUPPET
+          end
+
+          it { is_expected.to compile.with_all_deps }
+
+          it 'has nothing of the fleet' do
+            expect(catalogue.resources.map(&:type) & %w[Service User Group Again_inventory Again_prerun]).to eq([])
+            expect(catalogue.resources.map(&:ref).grep(%r{File.*fleet})).to eq([])
+          end
+        end
+      end
+
+      context 'when it removes' do
+        let(:params) { { ensure: 'absent' } }
+
+        it { is_expected.to compile.with_all_deps }
+      end
+    end
   end
 end

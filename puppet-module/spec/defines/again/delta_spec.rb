@@ -83,7 +83,7 @@ describe 'common::again::delta' do
         end
 
         it { is_expected.to compile.with_all_deps }
-        it { is_expected.to contain_exec('again-delta-cluster').with_command(['/bin/sh', '-c', %r{\Aecho 'again: nothing to do: removed}]) }
+        it { is_expected.to contain_exec('again-delta-cluster').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', %r{\Aremoved}]) }
       end
 
       { 'delta' => [-1, '5 m', '1y', 1.5, true, ''], 'start_timer_now' => ['true', 1] }.each do |name, values|

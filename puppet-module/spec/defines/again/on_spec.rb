@@ -76,6 +76,16 @@ describe 'common::again::on' do
     end
   end
 
+  context 'with a Sensitive program' do
+    let(:params) { least.merge('command' => sensitive('/bin/tell password')) }
+
+    it 'has it in a file that others cannot read, and in no report' do
+      is_expected.to contain_file(rule.title).with(owner: 'root', group: 'again-fleet', mode: '0640')
+      expect(rule.sensitive_parameters).to eq([:content])
+      expect(catalogue.resource(rule.ref)[:content]).to include('command = ["/bin/tell", "password"]')
+    end
+  end
+
   context 'with hostile text' do
     let(:title) { "../../etc/passwd\"] 'x' \\ # ü \u202e" }
     let(:params) { { 'resource' => "File[/x\"]\\ # 'y'\u007f*]".delete("\u007f"), 'where' => { 'role' => "a\"]\\ #'" } } }

@@ -32,6 +32,12 @@ describe 'common::again::until' do
         end
       end
 
+      context 'with a Sensitive check' do
+        let(:params) { { 'check' => sensitive(['/bin/ask', 'password']) } }
+
+        it { is_expected.to contain_exec('again-until-peers joined').with_unless(sensitive([[*guard, '60', '/bin/ask', 'password']])) }
+      end
+
       ['again', 'again-on-failure', 'until peers joined', "two\nlines"].each do |name|
         context "with the title #{name.inspect}" do
           let(:title) { name }

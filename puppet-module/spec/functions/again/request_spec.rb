@@ -30,7 +30,7 @@ describe 'common::again::request' do
 
     it 'asks for nothing and says so' do
       is_expected.to run.with_params('--name=x')
-        .and_return(['/bin/sh', '-c', "echo 'again: nothing to do: removed from this node (common::again has ensure absent)'"])
+        .and_return(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', 'removed from this node (common::again has ensure absent)'])
     end
   end
 end

@@ -4,7 +4,6 @@ require 'spec_helper'
 
 $LOAD_PATH.unshift File.expand_path('../../../lib', __dir__)
 require 'puppet/reports'
-require 'puppet_x/again/program'
 
 describe 'the report processor kick' do
   let(:scratch) { Dir.mktmpdir('kick') }
@@ -159,7 +158,7 @@ describe 'the report processor kick' do
 
   it 'says in one line that there is no program' do
     process_without = -> { process(change, kick('haproxy')) }
-    allow(PuppetX::Again::Program).to receive(:path).and_return(nil)
+    allow(Puppet::Util).to receive(:which).with(%r{again-fleet\z}).and_return(nil)
     process_without.call
     expect(lines(:err)).to match([%r{is not passed on: there is no program again-fleet}])
   end
@@ -167,15 +166,16 @@ describe 'the report processor kick' do
   it 'holds up a report for a bounded time, however many it asks for' do
     times = [0.0, 1.2, 14.5, 15.0]
     asked_for = []
-    allow(PuppetX::Again::Program).to receive(:run) { |_, seconds:, **| asked_for << seconds && ['', "took longer than #{seconds} s"] }
-    process(change, kick('a'), kick('b'), kick('c')) { |report| allow(report).to receive(:now) { times.shift } }
+    process(change, kick('a'), kick('b'), kick('c')) do |report|
+      allow(report).to receive(:now) { times.shift }
+      allow(report).to receive(:run) { |_, seconds| asked_for << seconds && ['', "took longer than #{seconds} s"] }
+    end
     expect(asked_for).to eq([14, 1])
     expect(lines(:err)).to match([%r{'kick -> a' .* took longer than 14 s}, %r{'kick -> b' .* took longer than 1 s}, %r{'kick -> c' .* those before it took too long}])
   end
 
   it 'never raises' do
-    allow(PuppetX::Again::Program).to receive(:run).and_raise(Errno::ENOMEM)
-    process(change, kick('haproxy'))
+    process(change, kick('haproxy')) { |report| allow(report).to receive(:run).and_raise(Errno::ENOMEM) }
     expect(lines(:err)).to match([%r{is not passed on: Cannot allocate memory}])
   end
 end

@@ -34,8 +34,8 @@ describe 'the type trigger' do
   end
 
   # Applies a catalog in which something notifies the trigger, and returns the status of the trigger.
-  def fire(by: notifier, noop: false, and_then: nil, **more)
-    trigger = type.new(name: 'refresh load balancers', **more)
+  def fire(by: notifier, noop: false, and_then: nil, trigger: nil, **more)
+    trigger ||= type.new(name: 'refresh load balancers', **more)
     trigger[:noop] = true if noop
     catalog = Puppet::Resource::Catalog.new
     catalog.add_resource(*[by, trigger, and_then].compact)
@@ -79,7 +79,7 @@ describe 'the type trigger' do
       'none at once' => [{ hosts: 'a', at_once: 0 }, %r{0 is not a number of nodes}],
       'a provider command without a command' => [{ hosts: 'a', provider: :command }, %r{needs a command}],
       'a command for an engine' => [{ hosts: 'a', command: ['/bin/echo', '%{hosts}'] }, %r{a command needs provider => command}],
-      'a command by its name alone' => [{ hosts: 'a', provider: :command, command: ['mco', '%{hosts}'] }, %r{mco is not an absolute path}],
+      'a command by its name alone' => [{ hosts: 'a', provider: :command, command: ['mco', '%{hosts}'] }, %r{has to begin with an absolute path}],
       'a command that names no host' => [{ hosts: 'a', provider: :command, command: ['/bin/echo'] }, %r{neither %\{host\} nor %\{hosts\}}],
       'what the provider command cannot do' => [
         { hosts: 'a', where: { 'role' => 'x' }, wait: true, provider: :command, command: ['/bin/echo', '%{hosts}'] },
@@ -228,6 +228,23 @@ describe 'the type trigger' do
     expect(lines(:err)).to include(a_string_including('there is no program again-fleet on this node'))
   end
 
+  %w[Linux FreeBSD windows].each do |kernel|
+    describe "on #{kernel}" do
+      around do |example|
+        type.instance_variable_set(:@defaultprovider, nil)
+        example.run
+        type.instance_variable_set(:@defaultprovider, nil)
+      end
+
+      it 'has one default provider' do
+        allow(Puppet.runtime[:facter]).to receive(:value).and_call_original
+        allow(Puppet.runtime[:facter]).to receive(:value).with(:kernel).and_return(kernel)
+        expect(type.new(name: 'x', hosts: 'a').provider.class.name).to eq(:etcd)
+        expect(messages.map(&:message)).to eq([])
+      end
+    end
+  end
+
   describe 'with the provider command' do
     it 'runs the command once for all hosts' do
       fire(hosts: %w[a b], provider: :command, command: [program, 'run', '--targets', '%{hosts}'])
@@ -237,6 +254,35 @@ describe 'the type trigger' do
     it 'runs the command once for each host' do
       fire(hosts: %w[a b], provider: :command, command: [program, '-I', '%{host}'])
       expect(arguments).to eq(['-I', 'a', '-I', 'b'])
+    end
+
+    sensitive = ->(value) { Puppet::Pops::Types::PSensitiveType::Sensitive.new(value) }
+    {
+      'a Sensitive command'       => ->(words) { sensitive.call(words) },
+      'a command of which a word is Sensitive' => ->(words) { words.map { |word| word == 'pass' ? sensitive.call(word) : word } },
+    }.each do |what, hidden|
+      it "never prints #{what}" do
+        stub_program('pass is wrong', 3)
+        # As a catalog hands it over.
+        trigger = Puppet::Resource.new(:trigger, 'refresh load balancers')
+        command = hidden.call([program, 'pass', '%{hosts}'])
+        trigger[:hosts] = 'a'
+        trigger[:provider] = 'command'
+        trigger[:command] = command.is_a?(Array) ? command : command.unwrap
+        trigger.sensitive_parameters = command.is_a?(Array) ? [] : [:command]
+        Puppet[:log_level] = :debug
+        status = fire(trigger: trigger.to_ral)
+        expect(arguments).to eq(%w[pass a])
+        expect(status.failed).to be true
+        expect(lines(:err).join).to include('[command redacted] ended with 3')
+        expect(lines(:notice)).to include('[output redacted]')
+        expect(messages.map(&:message).join).not_to match(%r{pass })
+        expect(messages.map(&:message).grep(%r{Unable to mark})).to eq([])
+      end
+    end
+
+    it 'does not print a Sensitive command that it refuses' do
+      expect { type.new(name: 'x', hosts: 'a', provider: :command, command: ['pass', '%{hosts}']) }.to raise_error { |e| expect(e.message).not_to include('pass') }
     end
 
     it 'fails, and names the command and its status, but runs the rest' do

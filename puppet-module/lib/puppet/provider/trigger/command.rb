@@ -26,8 +26,11 @@ Puppet::Type.type(:trigger).provide(:command) do
 
   # What went wrong, or nil.
   def run(words)
-    output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false)
-    output.to_s.each_line(chomp: true) { |line| resource.notice(line) unless line.empty? }
-    "#{words.join(' ')} ended with #{output.exitstatus}" unless output.exitstatus.zero?
+    secret = resource.parameter(:command).sensitive
+    output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false, sensitive: secret)
+    lines = output.to_s.lines(chomp: true).reject(&:empty?)
+    lines = ['[output redacted]'] if secret && lines.any?
+    lines.each { |line| resource.notice(line) }
+    "#{secret ? '[command redacted]' : words.join(' ')} ended with #{output.exitstatus}" unless output.exitstatus.zero?
   end
 end
