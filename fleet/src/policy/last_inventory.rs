@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use again_base::model::{Span, Walltime};
+use again_base::model::{Moment, Span, Walltime};
 
+use super::term::Term;
 use crate::wire::name::Node;
 use crate::wire::value::Value;
 
@@ -37,8 +38,8 @@ pub struct LastInventory {
     pub store: String,
     /// The revision up to which it was read.
     pub revision: u64,
-    /// When the backend was last found to have lost its data, by the wall clock.
-    pub lost: Option<Walltime>,
+    /// When the backend was last found to have lost its data, or was read for the first time: it may have lost its data before that.
+    pub lost: Option<Moment>,
     /// Each node by its name.
     pub nodes: BTreeMap<Node, Entry>,
 }
@@ -69,7 +70,8 @@ pub struct Loss {
 
 impl LastInventory {
     /// Takes up a reading; what the backend has lost, if it has.
-    pub fn update(&mut self, reading: Reading, now: Walltime) -> Option<Loss> {
+    pub fn update(&mut self, reading: Reading, now: &Moment) -> Option<Loss> {
+        let is_first = self.read.is_none();
         let loss = self.loss(&reading);
         let before = std::mem::take(&mut self.nodes);
         let entry = |(node, value): (Node, Value)| {
@@ -95,7 +97,7 @@ impl LastInventory {
             }
             // After a restore from a backup, an invalid value may be an older one of the node.
             if loss.is_some() {
-                entry.missing_since = entry.missing_since.or(Some(now));
+                entry.missing_since = entry.missing_since.or(Some(now.wall));
             } else if read.is_none() && entry.missing_since.is_none() {
                 continue;
             }
@@ -103,9 +105,9 @@ impl LastInventory {
         }
         self.nodes.extend(invalid.into_iter().take(MOST_INVALID));
         (self.store, self.revision) = (reading.store, reading.revision);
-        self.read = Some(now);
-        if loss.is_some() {
-            self.lost = Some(now);
+        self.read = Some(now.wall);
+        if loss.is_some() || is_first {
+            self.lost = Some(now.clone());
         }
         let missing = self.missing().count();
         loss.map(|why| Loss { why, missing })
@@ -154,11 +156,13 @@ impl LastInventory {
         invalid.count() >= MOST_INVALID
     }
 
-    /// How long nodes may still take to publish again after a loss. A loss that a clock dates ahead is over.
-    pub fn returns_for(&self, now: Walltime) -> Span {
-        let passed = self.lost.filter(|lost| *lost <= now);
-        let left = passed.map(|lost| RETURN.nanos().saturating_sub(now.since(lost).nanos()));
-        Span::from_nanos(left.unwrap_or(0))
+    /// How long nodes may still take to publish again after a loss, whatever became of the wall clock since.
+    pub fn returns_for(&self, now: &Moment) -> Span {
+        let left = self.lost.clone().map(|began| {
+            let until = began.wall + RETURN;
+            Term { began, until }.left(now)
+        });
+        left.unwrap_or(Span::ZERO).min(RETURN)
     }
 
     fn has_published(&self, node: &Node) -> bool {
@@ -184,6 +188,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::term::tests::moment;
     use super::*;
 
     fn node(name: &str) -> Node {
@@ -192,6 +197,10 @@ mod tests {
 
     fn at(millis: u64) -> Walltime {
         Walltime::from_millis(millis)
+    }
+
+    fn then(millis: u64) -> Moment {
+        moment("a", millis, millis)
     }
 
     fn value(name: &str, bytes: &[u8], first: u64, revision: u64) -> (Node, Value) {
@@ -217,7 +226,7 @@ mod tests {
             value("web3", b"3", 5, 5),
         ];
         let mut last = LastInventory::default();
-        assert_eq!(last.update(reading(9, &values), at(1)), None);
+        assert_eq!(last.update(reading(9, &values), &then(1)), None);
         last
     }
 
@@ -235,7 +244,7 @@ mod tests {
     fn node_that_is_not_read_any_more_was_removed() {
         let mut last = known();
         let values = [value("web1", b"1", 3, 3), value("web2", b"4", 4, 12)];
-        assert_eq!(last.update(reading(12, &values), at(2)), None);
+        assert_eq!(last.update(reading(12, &values), &then(2)), None);
         assert_eq!(
             (names(&last), last.read),
             (vec!["web1", "web2"], Some(at(2)))
@@ -274,7 +283,7 @@ mod tests {
                 .iter()
                 .map(|(node, _)| node.clone())
                 .collect();
-            let loss = last.update(reading, at(2)).expect(why);
+            let loss = last.update(reading, &then(2)).expect(why);
             assert!(loss.why.contains(why), "{loss:?}");
             let is_missing = ["web1", "web2", "web3"].into_iter();
             let is_missing = is_missing.filter(|name| !read.contains(&node(name)));
@@ -289,7 +298,7 @@ mod tests {
             [value("web1", b"x", 0, 2)],
         ] {
             let mut last = known();
-            assert_eq!(last.update(reading(20, &values), at(2)), None);
+            assert_eq!(last.update(reading(20, &values), &then(2)), None);
             assert_eq!(names(&last), ["web1"]);
         }
     }
@@ -297,19 +306,19 @@ mod tests {
     #[test]
     fn missing_node_counts_until_it_is_back_or_forgotten() {
         let mut last = known();
-        assert!(last.update(reading(0, &[]), at(2)).is_some());
+        assert!(last.update(reading(0, &[]), &then(2)).is_some());
         let back = value("web1", b"4", 1, 1);
         assert_eq!(
-            last.update(reading(1, std::slice::from_ref(&back)), at(3)),
+            last.update(reading(1, std::slice::from_ref(&back)), &then(3)),
             None
         );
         assert_eq!(missing(&last), [("web2", 2), ("web3", 2)]);
         // Another loss does not begin its time anew.
-        let loss = last.update(reading(0, &[]), at(4)).expect("a loss");
+        let loss = last.update(reading(0, &[]), &then(4)).expect("a loss");
         assert_eq!(loss.missing, 3);
         assert_eq!(missing(&last), [("web1", 4), ("web2", 2), ("web3", 2)]);
         assert!(last.forget(&node("web2")) && !last.forget(&node("web2")));
-        assert_eq!(last.update(reading(2, &[back]), at(5)), None);
+        assert_eq!(last.update(reading(2, &[back]), &then(5)), None);
         assert_eq!(missing(&last), [("web3", 2)]);
     }
 
@@ -325,22 +334,24 @@ mod tests {
             invalid: junk.to_vec(),
             ..reading(12, &[])
         };
-        assert_eq!(last.update(reading_with_junk, at(2)), None);
+        assert_eq!(last.update(reading_with_junk, &then(2)), None);
         assert_eq!(names(&last), ["web2", "web3", "x"]);
         assert_eq!(last.nodes[&node("web2")].bytes, b"2");
         assert_eq!(missing(&last), []);
         // Good values over the junk contradict nothing.
         let good = [value("web3", b"5", 11, 13), value("x", b"6", 12, 14)];
-        assert_eq!(last.update(reading(14, &good), at(3)), None);
+        assert_eq!(last.update(reading(14, &good), &then(3)), None);
         assert_eq!(names(&last), ["web3", "x"]);
         // Of an invalid value nothing is missing.
         let junk = Reading {
             invalid: vec![value("y", b"", 15, 15)],
             ..reading(15, &good)
         };
-        assert_eq!(last.update(junk, at(4)), None);
+        assert_eq!(last.update(junk, &then(4)), None);
         assert_eq!(
-            last.update(reading(1, &[]), at(5)).expect("a loss").missing,
+            last.update(reading(1, &[]), &then(5))
+                .expect("a loss")
+                .missing,
             2
         );
         assert!(!last.forget(&node("y")) && names(&last) == ["web3", "x"]);
@@ -358,34 +369,46 @@ mod tests {
             (20, "web2's value of revision 4 was not there at revision 9"),
         ] {
             let mut last = known();
-            let loss = last.update(older(revision), at(2)).expect("a loss");
+            let loss = last.update(older(revision), &then(2)).expect("a loss");
             assert_eq!((loss.why.as_str(), loss.missing), (why, 2));
             assert_eq!(missing(&last), [("web2", 2), ("web3", 2)]);
             assert_eq!(last.nodes[&node("web2")].bytes, b"2");
-            assert_eq!(last.update(older(revision), at(3)), None);
+            assert_eq!(last.update(older(revision), &then(3)), None);
             assert_eq!(missing(&last), [("web2", 2), ("web3", 2)]);
         }
     }
 
     #[test]
-    fn nodes_return_for_five_minutes_after_a_loss() {
-        let at = |seconds: u64| Walltime::from_millis(seconds * 1000);
+    fn nodes_return_for_five_minutes_after_a_loss_whatever_the_clock_does() {
+        let at = |boot, uptime: u64, wall: u64| moment(boot, uptime * 1000, wall * 1000);
+        assert_eq!(LastInventory::default().returns_for(&then(1)), Span::ZERO);
         let mut last = known();
-        assert_eq!(last.returns_for(at(1)), Span::ZERO);
+        // The first reading may be one after a loss.
+        assert_eq!(last.returns_for(&at("a", 100, 100)).secs(), 200);
         // Also if nobody is missing.
         let values = last
             .nodes
             .keys()
             .map(|node| value(node.as_str(), b"new", 1, 1));
         let values: Vec<_> = values.collect();
-        let loss = last.update(reading(1, &values), at(1000)).expect("a loss");
-        assert_eq!(loss.missing, 0);
-        for (seconds, left) in [(1000, 300), (1299, 1), (1300, 0), (999, 0)] {
-            assert_eq!(
-                last.returns_for(at(seconds)),
-                Span::from_secs(left),
-                "{seconds}"
-            );
+        let loss = last.update(reading(1, &values), &at("a", 1000, 9000));
+        assert_eq!(loss.expect("a loss").missing, 0);
+        for (boot, uptime, wall, left) in [
+            ("a", 1000, 9000, 300),
+            ("a", 1299, 9299, 1),
+            ("a", 1300, 9300, 0),
+            // The clock was set back, or ahead.
+            ("a", 1001, 8999, 300),
+            ("a", 1001, 5400, 300),
+            ("a", 1001, 9600, 299),
+            ("a", 1300, 9600, 0),
+            // After a reboot.
+            ("b", 10, 9900, 290),
+            ("b", 300, 9900, 0),
+        ] {
+            let left = Span::from_secs(left);
+            let now = at(boot, uptime, wall);
+            assert_eq!(last.returns_for(&now), left, "{now:?}");
         }
     }
 
@@ -396,9 +419,9 @@ mod tests {
             invalid: vec![value("web2", b"", 4, 10)],
             ..reading(10, &[])
         };
-        assert_eq!(last.update(unreadable, at(2)), None);
+        assert_eq!(last.update(unreadable, &then(2)), None);
         let readable = reading(12, &[value("web2", b"new", 4, 10)]);
-        assert_eq!(last.update(readable, at(3)), None);
+        assert_eq!(last.update(readable, &then(3)), None);
         assert_eq!(last.nodes[&node("web2")].bytes, b"new");
     }
 
@@ -411,12 +434,12 @@ mod tests {
             invalid: junk,
             ..reading(9, &[])
         };
-        assert_eq!(last.update(invalid, at(1)), None);
+        assert_eq!(last.update(invalid, &then(1)), None);
         assert!(!last.nodes.contains_key(&node("web1")));
         // An invalid value stays known, so that the list still counts as cut.
         assert!(!last.forget(&node("a1")));
         let valid = reading(12, &[value("web1", b"1", 1, 10)]);
-        assert_eq!(last.update(valid, at(2)), None);
+        assert_eq!(last.update(valid, &then(2)), None);
     }
 
     /// A store, and the nodes that were seen there and not removed since.
@@ -515,7 +538,7 @@ mod tests {
                     reading.invalid.push((node, value));
                 }
             }
-            self.last.update(reading, at(1));
+            self.last.update(reading, &then(1));
         }
 
         /// Whether a node is shown with what it has signed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use again_base::model::{Boottime, Moment, Span};
+use again_base::model::{Boottime, Span};
 use serde::{Deserialize, Serialize};
 
 use super::fire::Request;
@@ -14,19 +14,22 @@ use crate::wire::name::Node;
 pub const MOST: usize = 1_000;
 /// Largest size of all of them, in bytes.
 pub const MOST_BYTES: usize = 16 << 20;
-/// How long at most the backend has to be reached before a selection is resolved: the longest pause between two attempts of other
-/// nodes to connect.
-const SETTLE: Span = Span::from_secs(30);
+/// How long the backend has to be reached before selections are resolved: other nodes connect again, after pauses of up to 30 s, and
+/// publish.
+const SETTLE: Span = Span::from_secs(60);
 /// Memory that a node takes beside its name, in bytes.
 const OF_A_NODE: usize = 64;
 
 /// Request with a selection that is resolved later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSelection {
-    /// The request. Its targets are nodes that it names and that it was not sent to.
+    /// The request. Its targets are nodes that it names and, once resolved, all that it is sent to then.
     pub request: Request,
     /// Nodes that it is not sent to: it was sent to them already, or was cancelled for them.
     pub excluded: BTreeSet<Node>,
+    /// Whether its targets are final. They are stored before any trigger is sent, so that a service that dies in between sends to the
+    /// same nodes.
+    pub is_resolved: bool,
 }
 
 impl StoredSelection {
@@ -37,7 +40,11 @@ impl StoredSelection {
         if !request.is_deferred() {
             excluded.extend(std::mem::take(&mut request.targets));
         }
-        Some(StoredSelection { request, excluded })
+        Some(StoredSelection {
+            request,
+            excluded,
+            is_resolved: false,
+        })
     }
 
     /// Whether it is over. What is removed from the disk may be there again after a crash.
@@ -56,16 +63,26 @@ impl StoredSelection {
     /// The same without a node; nothing if it excludes it already.
     pub fn without(&self, node: &Node) -> Option<StoredSelection> {
         let mut less = self.clone();
-        less.request.targets.retain(|target| target != node);
         less.excluded.insert(node.clone()).then_some(less)
     }
 
-    /// Request for the nodes that it was not sent to, which may be none; it lives for as long as is left. The firing node is no target
-    /// unless it is named.
+    /// Excludes nodes that have triggers of it. Nothing is left to do if these are all to which it was resolved.
+    pub fn recover(&mut self, sent: impl IntoIterator<Item = Node>) {
+        self.excluded.extend(sent);
+        let is_sent = |node| self.excluded.contains(node);
+        self.request.is_open = !(self.is_resolved && self.request.targets.iter().all(is_sent));
+    }
+
+    /// The same with its final targets, which may be none: those that these nodes and its conditions give, and that it was not sent to.
+    /// The firing node is a target only if it is named. A selection that is resolved stays as it is.
     ///
     /// # Errors
     /// A condition is invalid.
-    pub fn resolve(&self, me: &Node, nodes: &[Inventory], left: Span) -> Result<Request, String> {
+    pub fn resolve(&self, me: &Node, nodes: &[Inventory]) -> Result<StoredSelection, String> {
+        let mut resolved = self.clone();
+        if self.is_resolved {
+            return Ok(resolved);
+        }
         let request = &self.request;
         let criteria = request.selection.as_ref().ok_or("it has no conditions")?;
         let selection = criteria.selection()?;
@@ -77,22 +94,29 @@ impl StoredSelection {
         let targets: BTreeSet<&Node> = targets
             .filter(|node| !self.excluded.contains(*node))
             .collect();
-        Ok(Request {
-            targets: targets.into_iter().cloned().collect(),
-            ttl: left.min(self.request.ttl),
+        resolved.request.targets = targets.into_iter().cloned().collect();
+        resolved.is_resolved = true;
+        Ok(resolved)
+    }
+
+    /// The request for the nodes to which it was resolved. It lives for as long as is left, and its targets wait for as much less.
+    pub fn request(&self, left: Span) -> Request {
+        let request = &self.request;
+        let left = left.min(request.ttl);
+        let waited = request.ttl.nanos() - left.nanos();
+        Request {
+            ttl: left,
+            delta: Span::from_nanos(request.delta.nanos().saturating_sub(waited)),
             selection: None,
             is_open: false,
             ..request.clone()
-        })
+        }
     }
 }
 
-/// When a selection that was stored then may be resolved, if the backend is reached since that time: other nodes connect again, and
-/// publish what is new, within the time for which the backend was away, or [`SETTLE`].
-pub fn due(stored: &Moment, reached: &Moment) -> Boottime {
-    let is_of_this_boot = stored.boot == reached.boot;
-    let waited = is_of_this_boot.then(|| reached.uptime.since(stored.uptime));
-    reached.uptime + waited.map_or(SETTLE, |waited| waited.min(SETTLE))
+/// When stored selections may be resolved, if the backend is reached since that time.
+pub fn due(reached: Boottime) -> Boottime {
+    reached + SETTLE
 }
 
 #[cfg(test)]
@@ -102,7 +126,6 @@ pub(crate) mod tests {
     use super::super::fire::tests::request;
     use super::super::lineage::tests::node;
     use super::super::select::tests::node as published;
-    use super::super::term::tests::moment;
     use super::*;
 
     /// Open request of web1 for these nodes and all with the role lb.
@@ -128,10 +151,12 @@ pub(crate) mod tests {
     }
 
     fn targets(stored: &StoredSelection, nodes: &[Inventory]) -> Vec<String> {
-        let left = Span::from_secs(60);
-        let resolved = stored.resolve(&node("web1"), nodes, left);
-        let request = resolved.expect("valid conditions");
-        assert_eq!((request.ttl, request.is_open), (left, false));
+        let resolved = stored.resolve(&node("web1"), nodes);
+        let resolved = resolved.expect("valid conditions");
+        // Later lists of nodes change nothing.
+        assert_eq!(resolved.resolve(&node("web1"), &[]), Ok(resolved.clone()));
+        let request = resolved.request(Span::from_secs(60));
+        assert_eq!((request.ttl, request.is_open), (Span::from_secs(60), false));
         assert_eq!(
             (&request.id, &request.run),
             (&stored.request.id, &stored.request.run)
@@ -168,15 +193,39 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn others_have_as_long_to_connect_as_the_backend_was_away() {
-        let at = |boot, seconds: u64| moment(boot, seconds * 1000, 2_000_000_000);
-        let after = |stored: &Moment, reached: &Moment| due(stored, reached).since(reached.uptime);
-        let stored = at("a", 100);
-        for (seconds, wait) in [(90, 0), (100, 0), (103, 3), (130, 30), (9000, 30)] {
-            let wait = Span::from_secs(wait);
-            assert_eq!(after(&stored, &at("a", seconds)), wait, "{seconds}");
-        }
-        assert_eq!(after(&stored, &at("b", 101)), SETTLE);
+    fn request_lives_no_longer_and_waits_no_longer_than_was_asked() {
+        let day = Span::from_secs(86_400);
+        let stored = StoredSelection::new(Request {
+            ttl: day,
+            delta: Span::from_secs(1800),
+            ..open(&[], 1)
+        });
+        let stored = stored.expect("open");
+        let times = |left: u64| {
+            let request = stored.request(Span::from_secs(left));
+            (request.ttl.secs(), request.delta.secs())
+        };
+        // The clock was set back by more than has passed.
+        assert_eq!(times(86_490), (86_400, 1800));
+        assert_eq!(times(86_400 - 600), (85_800, 1200));
+        assert_eq!(times(86_400 - 2400), (84_000, 0));
+    }
+
+    #[test]
+    fn recovered_selection_is_over_when_all_its_targets_have_triggers() {
+        let nodes = [inventory("lb1", "lb"), inventory("lb2", "lb")];
+        let stored = StoredSelection::new(open(&[], 1)).expect("open");
+        let mut resolved = stored.resolve(&node("web1"), &nodes).expect("valid");
+        resolved.recover([node("lb1")]);
+        assert!(!resolved.is_over());
+        // All targets know how many there are.
+        assert_eq!(resolved.request(Span::ZERO).targets.len(), 2);
+        resolved.recover([node("lb2")]);
+        assert!(resolved.is_over());
+        let mut unresolved = stored;
+        unresolved.recover([node("lb1"), node("lb2")]);
+        assert!(!unresolved.is_over());
+        assert_eq!(targets(&unresolved, &nodes), [""; 0]);
     }
 
     proptest! {

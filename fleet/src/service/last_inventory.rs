@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use again_base::model::Walltime;
+use again_base::model::{Moment, Walltime};
 use again_base::sys::file::{OnDisk, atomic_write};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ struct Head {
     read: u64,
     store: String,
     revision: u64,
-    lost: Option<u64>,
+    lost: Option<Moment>,
     nodes: Vec<Line>,
 }
 
@@ -99,7 +99,7 @@ fn bytes(last: &LastInventory, namespace: &Namespace) -> io::Result<Vec<u8>> {
         read: last.read.unwrap_or_default().millis(),
         store: last.store.clone(),
         revision: last.revision,
-        lost: last.lost.map(Walltime::millis),
+        lost: last.lost.clone(),
         nodes: last.nodes.iter().map(line).collect(),
     };
     let mut bytes = serde_json::to_vec(&head)?;
@@ -125,7 +125,7 @@ fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
         read: Some(Walltime::from_millis(head.read)),
         store: head.store,
         revision: head.revision,
-        lost: head.lost.map(Walltime::from_millis),
+        lost: head.lost,
         ..LastInventory::default()
     };
     for line in head.nodes {
@@ -149,6 +149,7 @@ fn parse(bytes: &[u8], namespace: &Namespace) -> io::Result<LastInventory> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::term::tests::moment;
 
     fn last() -> LastInventory {
         let entry = |bytes: &[u8], missing: Option<u64>| Entry {
@@ -163,7 +164,7 @@ mod tests {
             read: Some(Walltime::from_millis(5)),
             store: "etcd 1".to_owned(),
             revision: 9,
-            lost: Some(Walltime::from_millis(4)),
+            lost: Some(moment("a", 3, 4)),
             nodes: [
                 (node("lb1"), entry(b"a\nb\0", None)),
                 (node("web1"), entry(b"", None)),

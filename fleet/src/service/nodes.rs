@@ -13,7 +13,7 @@ use crate::wire::name::Node;
 /// Questions for nodes, and the last inventory.
 pub struct Nodes {
     file: File,
-    /// The last inventory while it cannot be written.
+    /// The last inventory while it cannot be written, or is too large to be.
     unwritten: Option<LastInventory>,
     /// Those that the backend has not answered; whether the last inventory was shown instead.
     pub asked: Few<Client, bool>,
@@ -69,15 +69,13 @@ impl Nodes {
         unwritten.unwrap_or_else(|| self.file.read())
     }
 
-    /// Keeps the last inventory, in memory while the disk refuses it. One that is too large is not kept.
+    /// Keeps the last inventory, in memory while it cannot be written.
     ///
     /// # Errors
     /// As [`File::write`].
     pub fn keep(&mut self, last: &LastInventory) -> io::Result<()> {
         let written = self.file.write(last);
-        let is_refused = |e: &io::Error| e.kind() != io::ErrorKind::FileTooLarge;
-        let is_refused = written.as_ref().is_err_and(is_refused);
-        self.unwritten = is_refused.then(|| last.clone());
+        self.unwritten = written.is_err().then(|| last.clone());
         written
     }
 
@@ -102,9 +100,14 @@ impl Nodes {
 mod tests {
     use std::fs;
 
-    use again_base::model::Walltime;
+    use again_base::model::Moment;
 
     use super::*;
+    use crate::policy::term::tests::moment;
+
+    fn at(millis: u64) -> Moment {
+        moment("a", millis, millis)
+    }
 
     fn reading(revision: u64, node: &str) -> Reading {
         let value = Value::new(format!("node/{node}"), b"{}".to_vec(), revision);
@@ -121,22 +124,16 @@ mod tests {
         let file = || File::new(dir.path(), "a".parse().expect("a fleet"));
         let mut nodes = Nodes::new(file());
         let mut last = nodes.last();
-        assert_eq!(
-            last.update(reading(9, "web1"), Walltime::from_millis(1)),
-            None
-        );
+        assert_eq!(last.update(reading(9, "web1"), &at(1)), None);
         nodes.keep(&last).expect("written");
         // What a full disk does, also to root.
         let new = dir.path().join("inventory.new");
         fs::create_dir(&new).expect("made");
-        let loss = last.update(reading(1, "lb1"), Walltime::from_millis(2));
+        let loss = last.update(reading(1, "lb1"), &at(2));
         assert!(loss.is_some() && nodes.keep(&last).is_err());
         assert_eq!(nodes.last(), last);
         let mut later = nodes.last();
-        assert_eq!(
-            later.update(reading(1, "lb1"), Walltime::from_millis(3)),
-            None
-        );
+        assert_eq!(later.update(reading(1, "lb1"), &at(3)), None);
         assert_eq!(nodes.last(), last);
         let web1: Node = "web1".parse().expect("a certname");
         assert!(nodes.forget(&web1).is_err());
@@ -147,5 +144,27 @@ mod tests {
         assert_eq!(nodes.kept, 2, "a list that was read before is not kept");
         assert!(!nodes.forget(&web1).expect("nothing to write"));
         assert!(!file().read().nodes.contains_key(&web1));
+    }
+
+    #[test]
+    fn inventory_that_is_too_large_for_the_disk_shows_one_loss_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = File::new(dir.path(), "a".parse().expect("a fleet"));
+        let mut nodes = Nodes::new(file);
+        let mut last = nodes.last();
+        last.update(reading(9, "web1"), &at(1));
+        nodes.keep(&last).expect("written");
+        let large = |revision| {
+            let mut reading = reading(revision, "web1");
+            reading.values[0].1.bytes = vec![b'x'; 17 << 20];
+            reading
+        };
+        for (time, is_loss) in [(2, true), (3, false), (4, false)] {
+            let mut last = nodes.last();
+            let loss = last.update(large(time), &at(time));
+            assert_eq!(loss.is_some(), is_loss, "{time}");
+            assert!(nodes.keep(&last).is_err());
+            assert_eq!(last.lost, Some(at(2)));
+        }
     }
 }

@@ -73,7 +73,9 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             version,
             kept,
         } => {
+            let is_kept = kept.is_ok();
             letters::kept(state, &letter, version, kept, now, out);
+            selections::kept(state, &letter, version, is_kept, now, out);
             sender::review(state, Some(&letter), now, out);
         }
         Event::Put {
@@ -87,6 +89,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
                 letters::release(state, now, out);
                 node::guard(state, now, out);
             }
+            selections::settle(state, &letter, now, out);
             sender::review(state, Some(&letter), now, out);
         }
         Event::Inventory(inventory) => node::tell(state, inventory, now, out),
@@ -97,7 +100,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         Event::OwnKeyLost => node::lost(state),
         Event::OwnKeySeen { is_shown } => node::seen(state, is_shown, now, out),
         Event::Beat => node::sign_anew(state, now, out),
-        Event::Nodes(nodes) => selections::resolve(state, &nodes, now, out),
+        Event::Nodes(nodes) => selections::resolve(state, nodes, now, out),
         Event::NodesIncomplete(wait) => selections::incomplete(state, wait, now),
         Event::NotTaken(version) => state.not_taken = version,
         Event::Removed {

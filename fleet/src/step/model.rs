@@ -238,13 +238,18 @@ pub enum News {
     NoAnswer,
 }
 
-/// When stored selections are resolved.
+/// When stored selections are resolved, and what is being sent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resolving {
     /// Since when the engine is reached; nothing if it is not.
-    pub(super) reached: Option<Moment>,
+    pub(super) reached: Option<Boottime>,
     /// The nodes are not asked for before that.
     pub(super) hold: Boottime,
+    /// All nodes, while more selections are due than one step resolves.
+    pub(super) nodes: Vec<Inventory>,
+    /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the engine; none while the targets
+    /// are being written.
+    pub(super) unkept: BTreeMap<LetterId, BTreeMap<LetterId, u64>>,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
@@ -378,6 +383,7 @@ impl State {
             }
             state.letters.insert(draft.letter, letter);
         }
+        state.recover_selections();
         state
     }
 

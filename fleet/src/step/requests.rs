@@ -21,7 +21,7 @@ pub(super) fn fire(
     let number = sender::next_number(state, now, out);
     let mut waits = BTreeMap::new();
     if !request.is_deferred() {
-        waits = sender::send(state, &request, number, &mut said, now, out);
+        waits = sender::send(state, &request, number, None, &mut said, now, out);
     }
     // After the triggers: the selection excludes their targets.
     let until = now.wall + request.ttl;

@@ -2,22 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again_base::model::{Boottime, Moment, Span, Walltime};
+use again_base::model::{Boottime, Moment, Span};
 
 use super::model::{
-    Action, Back, Content, Draft, Letter, LetterId, Resolving, Said, SelectionState, State,
-    StoredShown,
+    Action, Back, Content, Draft, Letter, LetterId, Said, SelectionState, State, StoredShown,
 };
+use super::sender::Later;
 use super::{letters, sender};
 use crate::policy::fire::Request;
 use crate::policy::stored_selection::{self, MOST, MOST_BYTES, StoredSelection};
 use crate::policy::term::{self, Term};
 use crate::wire::inventory::Inventory;
-use crate::wire::name::Node;
+use crate::wire::name::{Id, Node};
 use crate::wire::outcome;
 
 /// How long after the nodes were asked for in vain they are asked for again.
 const AGAIN: Span = Span::from_secs(60);
+/// How many selections are resolved in one step, for all else waits meanwhile.
+const TOGETHER: usize = 20;
 /// How many of them are shown to whoever asks how the service is.
 const MOST_SHOWN: usize = 5;
 
@@ -28,12 +30,24 @@ impl Letter {
             _ => None,
         }
     }
+
+    /// A newer version of a selection.
+    fn with(&self, id: &LetterId, stored: StoredSelection) -> Draft {
+        Draft {
+            letter: id.clone(),
+            version: self.version + 1,
+            content: Content::Selection(stored),
+            term: self.term.clone(),
+        }
+    }
 }
 
 impl State {
+    /// Stored selections that are not over.
     fn selections(&self) -> impl Iterator<Item = (&LetterId, &Letter, &StoredSelection)> {
         let letters = self.letters.iter();
-        letters.filter_map(|(id, letter)| Some((id, letter, letter.selection()?)))
+        let all = letters.filter_map(|(id, letter)| Some((id, letter, letter.selection()?)));
+        all.filter(|(_, _, stored)| !stored.is_over())
     }
 
     /// How many selections are stored.
@@ -60,10 +74,32 @@ impl State {
     }
 
     fn next_due(&self) -> Option<Boottime> {
-        let reached = self.resolving.reached.as_ref()?;
-        let stored = self.selections();
-        let due = stored.map(|(_, letter, _)| stored_selection::due(&letter.term.began, reached));
-        due.min()
+        let reached = self.resolving.reached?;
+        let open = self.unsent().next();
+        open.map(|_| stored_selection::due(reached))
+    }
+
+    /// Stored selections whose triggers are not being written.
+    fn unsent(&self) -> impl Iterator<Item = (&LetterId, &Letter, &StoredSelection)> {
+        let all = self.selections();
+        all.filter(|(id, ..)| !self.resolving.unkept.contains_key(*id))
+    }
+
+    /// Excludes nodes that have triggers of a selection: an earlier service died while it sent them.
+    pub(super) fn recover_selections(&mut self) {
+        let mut sent = BTreeMap::<Id, BTreeSet<Node>>::new();
+        for trigger in self.letters.values().filter_map(Letter::trigger) {
+            let nodes = sent.entry(trigger.id.clone()).or_default();
+            nodes.insert(trigger.target.clone());
+        }
+        for letter in self.letters.values_mut() {
+            if let Content::Selection(stored) = &mut letter.content
+                && let Some(nodes) = sent.remove(&stored.request.id)
+                && !stored.is_over()
+            {
+                stored.recover(nodes);
+            }
+        }
     }
 }
 
@@ -90,6 +126,10 @@ pub(super) fn store(
     let firing = request.on_behalf.as_ref().unwrap_or(&state.rules.me);
     let id = LetterId::Selection(firing.clone(), request.name.clone());
     let older = state.letters.get(&id).map(|letter| letter.version);
+    if let Some(stored) = state.letters.get(&id).and_then(Letter::selection) {
+        let (what, new) = (words(stored), &request.id);
+        out.push(Action::Info(format!("{what} is replaced by id {new}")));
+    }
     let until = now.wall + request.ttl;
     let stored = match StoredSelection::new(request) {
         Some(stored) => has_room(state, &id, &stored).map(|()| stored).map(Some),
@@ -99,6 +139,7 @@ pub(super) fn store(
         remove(state, &id, now, out);
         return stored.map(|_| None);
     };
+    state.resolving.unkept.remove(&id);
     let draft = Draft {
         letter: id.clone(),
         version: older.map_or(number, |older| number.max(older + 1)),
@@ -121,7 +162,7 @@ fn has_room(state: &State, id: &LetterId, new: &StoredSelection) -> Result<(), S
     if count >= MOST || bytes > MOST_BYTES {
         let most = MOST_BYTES >> 20;
         return Err(format!(
-            "{count} selections are stored already: {MOST} of {most} MB together are allowed"
+            "no room: {count} selections are stored (at most {MOST}, or {most} MB)"
         ));
     }
     Ok(())
@@ -133,12 +174,7 @@ fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>)
         let mut stored = letter.selection()?.clone();
         stored.request.is_open = false;
         stored.excluded.clear();
-        Some(Draft {
-            letter: id.clone(),
-            version: letter.version + 1,
-            content: Content::Selection(stored),
-            term: letter.term.clone(),
-        })
+        Some(letter.with(id, stored))
     });
     letters::write(state, over.into_iter().collect(), now, out);
     forget(state, id, out);
@@ -147,6 +183,7 @@ fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>)
 /// Removes the letter of a selection. No number is written with it, as its version is none of a trigger: a full disk would refuse that, and
 /// keep the letter.
 fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+    state.resolving.unkept.remove(id);
     if state.letters.remove(id).is_some() {
         out.push(Action::Forget {
             letter: id.clone(),
@@ -155,49 +192,18 @@ fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     }
 }
 
-/// Excludes nodes that have triggers of a selection: the service before this one died while it resolved it. It is called before
-/// any trigger is put, so that none of them has been answered. Selections that are over are removed.
-fn recover(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let is_over =
-        |(id, _, stored): (&LetterId, _, &StoredSelection)| stored.is_over().then(|| id.clone());
-    let over: Vec<LetterId> = state.selections().filter_map(is_over).collect();
-    for id in over {
-        forget(state, &id, out);
-    }
-    let mut drafts = Vec::new();
-    for (id, letter, stored) in state.selections() {
-        let triggers = state.letters.values().filter_map(Letter::trigger);
-        let sent = triggers.filter(|one| one.id == stored.request.id);
-        let sent: BTreeSet<Node> = sent.map(|one| one.target.clone()).collect();
-        if sent.is_subset(&stored.excluded) {
-            continue;
-        }
-        let mut less = stored.clone();
-        less.request.targets.retain(|node| !sent.contains(node));
-        less.excluded.extend(sent);
-        drafts.push(Draft {
-            letter: id.clone(),
-            version: letter.version + 1,
-            content: Content::Selection(less),
-            term: letter.term.clone(),
-        });
-    }
-    letters::write(state, drafts, now, out);
-}
-
 /// The engine is reached: stored selections are resolved when other nodes had time to connect too.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    recover(state, now, out);
-    state.resolving = Resolving {
-        reached: Some(now.clone()),
-        hold: Boottime::default(),
-    };
+    lost(state);
+    state.resolving.reached = Some(now.uptime);
     look(state, now, out);
 }
 
 /// The engine is not reached any more.
 pub(super) fn lost(state: &mut State) {
     state.resolving.reached = None;
+    state.resolving.hold = Boottime::default();
+    state.resolving.nodes.clear();
 }
 
 /// Asks for the nodes if a selection is due, and finds out when the next one is.
@@ -206,6 +212,9 @@ pub(super) fn look(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         return;
     };
     if due.max(state.resolving.hold) <= now.uptime {
+        if !state.resolving.nodes.is_empty() {
+            return resolve_some(state, now, out);
+        }
         state.resolving.hold = now.uptime + AGAIN;
         out.push(Action::ReadNodes);
     }
@@ -214,65 +223,155 @@ pub(super) fn look(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// The engine has shown the nodes, but they still return after a loss, for that long.
 pub(super) fn incomplete(state: &mut State, wait: Span, now: &Moment) {
+    state.resolving.nodes.clear();
     state.resolving.hold = now.uptime + wait;
     state.wake_at(state.resolving.hold);
 }
 
-/// The engine has shown all nodes: the selections that are due are resolved, the oldest first.
-pub(super) fn resolve(state: &mut State, nodes: &[Inventory], now: &Moment, out: &mut Vec<Action>) {
-    let Some(reached) = state.resolving.reached.clone() else {
-        return;
-    };
-    let is_due = |letter: &Letter| {
-        stored_selection::due(&letter.term.began, &reached) <= now.uptime
-            && !letter.term.is_over(now)
-    };
-    let due = state.selections().filter(|(_, letter, _)| is_due(letter));
-    let mut due: Vec<(u64, LetterId)> = due
-        .map(|(id, letter, _)| (letter.version, id.clone()))
-        .collect();
-    due.sort();
-    for (_, id) in due {
-        resolve_one(state, &id, nodes, now, out);
-        // Its triggers are on disk by now.
-        remove(state, &id, now, out);
-    }
-    state.resolving.hold = Boottime::default();
-    look(state, now, out);
-}
-
-fn resolve_one(
+/// The engine has shown all nodes: the selections that are due are resolved.
+pub(super) fn resolve(
     state: &mut State,
-    id: &LetterId,
-    nodes: &[Inventory],
+    nodes: Vec<Inventory>,
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let Some((letter, stored)) = state
-        .letters
-        .get(id)
-        .and_then(|letter| Some((letter, letter.selection()?)))
-    else {
-        return;
-    };
-    let what = words(stored);
-    let resolved = stored.resolve(&state.rules.me, nodes, letter.term.left(now));
-    let request = match resolved {
-        Ok(request) => request,
-        Err(why) => return out.push(Action::Note(format!("{what} selects nobody: {why}"))),
-    };
-    if request.targets.is_empty() {
-        let more = if stored.excluded.is_empty() {
-            "nobody"
-        } else {
-            "nobody else"
-        };
-        return out.push(Action::Info(format!("{what} selects {more}")));
+    if state.needs_nodes(now) {
+        state.resolving.nodes = nodes;
+        resolve_some(state, now, out);
     }
+}
+
+/// Resolves the oldest selections. Their targets are written before any trigger: see [`kept`].
+fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let is_open = |letter: &Letter| !letter.term.is_over(now);
+    let open = state.unsent().filter(|(_, letter, _)| is_open(letter));
+    let mut open: Vec<(u64, LetterId)> = open
+        .map(|(id, letter, _)| (letter.version, id.clone()))
+        .collect();
+    open.sort();
+    let is_more = open.len() > TOGETHER;
+    let nodes = std::mem::take(&mut state.resolving.nodes);
+    state.resolving.hold = Boottime::default();
+    let (mut drafts, mut nobody) = (Vec::new(), Vec::new());
+    for (_, id) in open.into_iter().take(TOGETHER) {
+        let Some((letter, stored)) = state
+            .letters
+            .get(&id)
+            .and_then(|letter| Some((letter, letter.selection()?)))
+        else {
+            continue;
+        };
+        let what = words(stored);
+        match stored.resolve(&state.rules.me, &nodes) {
+            Ok(resolved) if !resolved.request.targets.is_empty() => {
+                state.resolving.unkept.insert(id.clone(), BTreeMap::new());
+                drafts.push(letter.with(&id, resolved));
+            }
+            Ok(_) => {
+                let is_first = stored.excluded.is_empty();
+                let more = if is_first { "nobody" } else { "nobody else" };
+                out.push(Action::Info(format!("{what} selects {more}")));
+                nobody.push(id);
+            }
+            Err(why) => {
+                out.push(Action::Note(format!("{what} selects nobody: {why}")));
+                nobody.push(id);
+            }
+        }
+    }
+    letters::write(state, drafts, now, out);
+    for id in nobody {
+        remove(state, &id, now, out);
+    }
+    if is_more {
+        state.resolving.nodes = nodes;
+        state.wake_at(now.uptime);
+    }
+}
+
+/// A version of a letter is on disk, or cannot be. Triggers are sent when the targets of their selection are on disk; those of a rolling
+/// run not before, for all targets have to count the same others.
+pub(super) fn kept(
+    state: &mut State,
+    id: &LetterId,
+    version: u64,
+    is_kept: bool,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let is_unsent = state
+        .resolving
+        .unkept
+        .get(id)
+        .is_some_and(BTreeMap::is_empty);
+    let letter = state.letters.get(id).filter(|one| one.version == version);
+    if let Some((letter, stored)) = letter.and_then(|one| Some((one, one.selection()?)))
+        && is_unsent
+        && stored.is_resolved
+    {
+        let request = stored.request(letter.term.left(now));
+        let has_room = sender::has_room(state, request.targets.len());
+        if has_room && (is_kept || request.at_once == 0) {
+            let (stored, version) = (stored.clone(), letter.version);
+            send(state, id, &stored, &request, version, now, out);
+        } else {
+            let what = words(stored);
+            let most = letters::MOST;
+            if !has_room {
+                let why = format!("{what} is not sent yet: {most} triggers wait already");
+                out.push(Action::Note(why));
+            }
+            again(state, id, now);
+        }
+    }
+    settle(state, id, now, out);
+}
+
+/// A selection is tried again later.
+fn again(state: &mut State, id: &LetterId, now: &Moment) {
+    state.resolving.unkept.remove(id);
+    state.resolving.hold = now.uptime + AGAIN;
+    state.wake_at(state.resolving.hold);
+}
+
+/// Removes selections of which no trigger is left that is neither on disk nor in the engine. This letter has changed.
+pub(super) fn settle(state: &mut State, changed: &LetterId, now: &Moment, out: &mut Vec<Action>) {
+    let letter = state.letters.get(changed);
+    let reached = letter.map_or(u64::MAX, |letter| letter.kept.max(letter.confirmed));
+    let mut over = Vec::new();
+    for (id, triggers) in &mut state.resolving.unkept {
+        let is_settled = |version: &mut u64| *version <= reached;
+        if triggers.get_mut(changed).is_some_and(is_settled) {
+            triggers.remove(changed);
+            if triggers.is_empty() {
+                over.push(id.clone());
+            }
+        }
+    }
+    for id in over {
+        remove(state, &id, now, out);
+    }
+}
+
+/// Sends triggers to those targets of a selection that have none.
+fn send(
+    state: &mut State,
+    id: &LetterId,
+    stored: &StoredSelection,
+    request: &Request,
+    version: u64,
+    now: &Moment,
+    out: &mut Vec<Action>,
+) {
+    let what = words(stored);
     let number = sender::next_number(state, now, out);
     let mut said = Said::default();
-    sender::send(state, &request, number, &mut said, now, out);
-    let count = request.targets.len() - said.failed.len();
+    let later = Later {
+        stored: version,
+        excluded: &stored.excluded,
+    };
+    let sent = sender::send(state, request, number, Some(&later), &mut said, now, out);
+    let count = sent.len();
     if count > 0 {
         let s = again_base::layout::plural(count);
         out.push(Action::Info(format!("{what} is sent to {count} node{s}")));
@@ -295,6 +394,10 @@ fn resolve_one(
     for way in ways {
         out.push(Action::Note(format!("{what}: not passed on: {way}")));
     }
+    if sent.is_empty() {
+        return remove(state, id, now, out);
+    }
+    state.resolving.unkept.insert(id.clone(), sent);
 }
 
 fn words(stored: &StoredSelection) -> String {
@@ -302,18 +405,24 @@ fn words(stored: &StoredSelection) -> String {
     format!("the stored selection '{name}' (id {id})")
 }
 
-/// Ends those whose time is over.
+/// Ends those whose time is over, and removes those that were over before this service began.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let over = state.selections();
-    let over = over.filter(|(_, letter, _)| letter.term.is_over(now));
-    let over: Vec<(LetterId, String, Walltime)> = over
-        .map(|(id, letter, stored)| (id.clone(), words(stored), letter.term.until))
-        .collect();
-    for (id, what, until) in over {
-        let until = term::shown(until);
-        out.push(Action::Note(format!(
-            "{what} expired at {until}, before the backend had shown all nodes"
-        )));
+    let mut over = Vec::new();
+    for (id, letter) in &state.letters {
+        let Some(stored) = letter.selection() else {
+            continue;
+        };
+        if !stored.is_over() && letter.term.is_over(now) {
+            let (what, until) = (words(stored), term::shown(letter.term.until));
+            out.push(Action::Note(format!(
+                "{what} expired at {until}, before it was sent to all nodes that it selects"
+            )));
+        }
+        if stored.is_over() || letter.term.is_over(now) {
+            over.push(id.clone());
+        }
+    }
+    for id in over {
         remove(state, &id, now, out);
     }
 }
@@ -331,12 +440,9 @@ pub(super) fn take_back(
         match what {
             Back::Id(of) if stored.request.id == *of => removed.push(id.clone()),
             Back::Id(_) => {}
-            Back::To(node) => drafts.extend(stored.without(node).map(|less| Draft {
-                letter: id.clone(),
-                version: letter.version + 1,
-                content: Content::Selection(less),
-                term: letter.term.clone(),
-            })),
+            Back::To(node) => {
+                drafts.extend(stored.without(node).map(|less| letter.with(id, less)));
+            }
         }
     }
     let is_changed = !removed.is_empty() || !drafts.is_empty();

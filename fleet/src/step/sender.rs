@@ -24,19 +24,32 @@ const ANSWER: Span = Span::from_secs(4);
 /// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
 const MOST_LOGGED: usize = 2_000;
 
+/// What is special about a request that was stored before it is sent.
+pub(super) struct Later<'a> {
+    /// Its number when it was stored. A trigger of the same name that was sent since is newer.
+    pub stored: u64,
+    /// Targets to which it is not sent: they have its triggers already, or it was cancelled for them.
+    pub excluded: &'a BTreeSet<Node>,
+}
+
 /// Sends a request to its targets, and adds to what is said of it; the letters, and their versions.
 pub(super) fn send(
     state: &mut State,
     request: &Request,
     number: u64,
+    later: Option<&Later<'_>>,
     said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
 ) -> BTreeMap<LetterId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
     for target in &request.targets {
+        if later.is_some_and(|later| later.excluded.contains(target)) {
+            continue;
+        }
         let outcome = (&mut *said, &mut too_far);
-        match fired(state, request, target, (number, now), outcome) {
+        let stored = later.map(|later| later.stored);
+        match fired(state, request, target, stored, (number, now), outcome) {
             Ok(trigger) => triggers.push(trigger),
             Err(why) => said.failed.push((target.clone(), why)),
         }
@@ -46,8 +59,11 @@ pub(super) fn send(
         origin: one.id,
     });
     results::stopped(state, stopped, now, out);
-    if request.stop_after > 0 && !triggers.is_empty() {
-        match listed(state, &triggers, number, now) {
+    let list = LetterId::Targets(request.id.clone());
+    let own = triggers.iter().filter(|one| one.id == request.id);
+    let own: Vec<Trigger> = own.cloned().collect();
+    if request.stop_after > 0 && !own.is_empty() && !state.letters.contains_key(&list) {
+        match listed(state, &own, number, now) {
             Ok(list) => letters::write(state, vec![list], now, out),
             Err(why) => {
                 let failed = triggers.drain(..).map(|one| (one.target, why.clone()));
@@ -55,7 +71,20 @@ pub(super) fn send(
             }
         }
     }
+    for newer in triggers.iter().filter(|one| one.id != request.id) {
+        out.push(Action::Progress {
+            id: request.id.clone(),
+            target: newer.target.clone(),
+            news: News::ReplacedBy(newer.id.clone()),
+        });
+    }
     post(state, triggers, said, now, out)
+}
+
+/// Whether so many triggers can wait in addition. A request for more than can ever wait is not held up.
+pub(super) fn has_room(state: &State, count: usize) -> bool {
+    let waiting = state.letters.len() - state.told.values();
+    waiting + count <= letters::MOST || count > letters::MOST
 }
 
 /// The letter with the targets of a rolling run. It matters as long as one of them may begin.
@@ -94,11 +123,13 @@ fn letter_id(trigger: &Trigger) -> LetterId {
     LetterId::To(trigger.target.clone(), trigger.name.clone())
 }
 
-/// The trigger for one target, merged with what is still on its way there.
+/// The trigger for one target, merged with what is still on its way there. If that is newer than a request that was stored, it stands
+/// for the request as well.
 fn fired(
     state: &State,
     request: &Request,
     target: &Node,
+    stored: Option<u64>,
     (number, now): (u64, &Moment),
     (said, stopped): (&mut Said, &mut Vec<TooFar>),
 ) -> Result<Trigger, String> {
@@ -117,6 +148,19 @@ fn fired(
     said.left_out.extend(too_far);
     let letter = state.letters.get(&letter_id(&trigger));
     match letter.and_then(|letter| Some((letter.trigger()?, still(state, letter, now)))) {
+        Some((newer, still))
+            if newer.ask == Ask::Run
+                && newer.id != trigger.id
+                && stored.is_some_and(|stored| newer.number > stored) =>
+        {
+            let newer = Trigger {
+                number,
+                at: trigger.at,
+                ttl: still.millis(),
+                ..newer.clone()
+            };
+            fire::merged(&trigger, request.ttl, newer).map_err(|other| other.to_string())
+        }
         Some((older, still)) => {
             fire::merged(older, still, trigger).map_err(|other| other.to_string())
         }

@@ -155,7 +155,7 @@ impl World {
         let nodes = Prefix::Nodes.encode(&seal::namespace());
         let takes_older = self.mutant == Some(Mutant::TakesOlderFacts);
         let forgets = self.mutant == Some(Mutant::ForgetsLostNodes);
-        let wall = self.moment(n).wall;
+        let now = self.moment(n);
         let machine = &mut self.machines[n];
         let Reader {
             last,
@@ -178,7 +178,7 @@ impl World {
                 reading.invalid.push((node, shown));
             }
         }
-        let loss = last.update(reading.clone(), wall);
+        let loss = last.update(reading.clone(), &now);
         if self.is_traced {
             let (at, name, up_to) = (self.now, &machine.name, witness.read_up_to);
             println!("{at} {name}: {up_to:?} {reading:?}\n    ▸ {loss:?}");

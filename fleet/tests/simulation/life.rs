@@ -254,6 +254,7 @@ impl World {
                 None => Back::To(target),
             };
             let client = self.client(Id::from_bits(0));
+            self.promises.takes_back(&self.machines[n].name, &what);
             self.feed(n, Event::TakeBack { client, what });
         } else if other != n {
             let name = "by hand".parse().expect("a name");

@@ -194,7 +194,7 @@ fn letters_to(world: &World, n: usize) -> impl Iterator<Item = &LetterId> {
     let letters = service.flat_map(|service| service.state.letters());
     letters
         .map(|(id, _)| id)
-        .filter(|id| matches!(id, LetterId::To(..)))
+        .filter(|id| matches!(id, LetterId::To(..) | LetterId::Selection(..)))
 }
 
 fn is_quiet(world: &World) -> bool {
@@ -376,6 +376,11 @@ fn who_ignores_failures_is_found() {
 #[test]
 fn who_forgets_lost_nodes_is_found() {
     is_found(Mutant::ForgetsLostNodes, "no longer");
+}
+
+#[test]
+fn who_hides_nodes_of_a_selection_is_found() {
+    is_found(Mutant::HidesNodes, "is lost");
 }
 
 #[test]

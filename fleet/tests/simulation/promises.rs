@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again_fleet::policy::books::Which;
 use again_fleet::policy::lineage;
-use again_fleet::step::model::{Action, Content, LetterId, News};
+use again_fleet::step::model::{Action, Back, Content, LetterId, News};
 use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};
-use again_fleet::wire::name::{Id, Node};
+use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::{Ask, Trigger};
 
@@ -25,6 +25,8 @@ struct Firing {
     ttl: u64,
     is_clock_right: bool,
     is_promised: bool,
+    /// Whether a stored selection promises it.
+    is_selected: bool,
 }
 
 /// What has been said and done so far, by all nodes.
@@ -34,6 +36,8 @@ pub struct Promises {
     /// The request that stands for an older one as well.
     merged: BTreeMap<Asked, BTreeSet<Id>>,
     cancels: BTreeSet<Asked>,
+    /// The newest selection that each node has stored of each name.
+    selections: BTreeMap<(Node, Name), Id>,
     acted: BTreeMap<(Node, Which), u64>,
     acted_ids: BTreeSet<Asked>,
     /// The numbers that were acted on, in their order.
@@ -78,6 +82,7 @@ impl Promises {
             ttl,
             is_clock_right,
             is_promised: false,
+            is_selected: false,
         };
         self.firings.insert((target.clone(), id.clone()), firing);
     }
@@ -173,7 +178,15 @@ impl Promises {
                     self.count("numbered again");
                 }
             }
-            Content::Selection(_) => self.count("selection stored"),
+            Content::Selection(stored) if stored.is_over() => {}
+            Content::Selection(stored) => {
+                self.count("selection stored");
+                let (name, id) = (stored.request.name.clone(), stored.request.id.clone());
+                let older = self.selections.insert((me.clone(), name), id.clone());
+                if let Some(older) = older.filter(|older| *older != id) {
+                    self.selects(&older, None, false);
+                }
+            }
             Content::Targets(list) => {
                 self.lists.insert(list.id.clone(), list.targets.clone());
             }
@@ -203,6 +216,44 @@ impl Promises {
         self.count("promised");
         if let Some(firing) = self.firings.get_mut(&(target.clone(), id.clone())) {
             firing.is_promised = true;
+        }
+    }
+
+    /// A client was told that the selection is stored.
+    pub fn stores(&mut self, id: &Id) {
+        if self.selections.values().any(|newest| newest == id) {
+            self.selects(id, None, true);
+        }
+    }
+
+    /// A selection promises that its nodes get the trigger, or this one; or no longer.
+    pub fn selects(&mut self, of: &Id, node: Option<&Node>, is_selected: bool) {
+        for ((target, id), firing) in &mut self.firings {
+            if id == of && *target != firing.sender && node.is_none_or(|node| node == target) {
+                firing.is_selected = is_selected;
+            }
+        }
+    }
+
+    /// A node takes back what it has sent.
+    pub fn takes_back(&mut self, me: &Node, what: &Back) {
+        match what {
+            Back::Id(id) => self.selects(id, None, false),
+            Back::To(node) => {
+                for ((target, _), firing) in &mut self.firings {
+                    firing.is_selected &= !(target == node && firing.sender == *me);
+                }
+            }
+        }
+    }
+
+    /// A service logs something: that a selection is not sent to a node is as good as sending it.
+    pub fn logs(&mut self, text: &str) {
+        if let Some((before, _)) = text.split_once(") is not sent to ")
+            && let Some((_, id)) = before.rsplit_once("(id ")
+        {
+            self.count("selection refused");
+            self.selects(&id.parse().expect("an id"), None, false);
         }
     }
 
@@ -428,7 +479,7 @@ impl Promises {
         let enough = since + ENOUGH;
         for (asked, firing) in &self.firings {
             let (target, id) = asked;
-            let could = firing.is_promised
+            let could = (firing.is_promised || firing.is_selected)
                 && firing.at + firing.ttl > enough
                 && !gone.contains(target)
                 && !gone.contains(&firing.sender);

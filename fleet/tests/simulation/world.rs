@@ -7,7 +7,9 @@ use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
 use again_fleet::policy::books::Which;
 use again_fleet::policy::judge::Rules;
-use again_fleet::step::model::{Action, Content, Draft, Event, LetterId, Place, State};
+use again_fleet::step::model::{
+    Action, Content, Draft, Event, LetterId, Place, SelectionState, State,
+};
 use again_fleet::step::{step, wakes};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
@@ -45,6 +47,8 @@ pub enum Mutant {
     ForgetsLostNodes,
     /// A reader takes older facts than it has read before.
     TakesOlderFacts,
+    /// Selections are resolved with one node.
+    HidesNodes,
 }
 
 /// How often things go wrong, out of 100,000.
@@ -456,10 +460,14 @@ impl World {
             Action::HandOver(places) => self.hand_over(n, life, &places),
             Action::Say(client, said) => {
                 let id = self.clients.remove(&client).expect("a client");
+                if said.selection == Some(SelectionState::Stored) {
+                    self.promises.stores(&id);
+                }
                 for target in said.delivered.iter().chain(&said.kept) {
                     self.promises.promise(target, &id);
                 }
                 for (target, why) in &said.failed {
+                    self.promises.selects(&id, Some(target), false);
                     let limit = self.machines[n].rules.hop_limit;
                     match self.truths.get(&id) {
                         Some(Some(truth)) if why.starts_with("over ") => {
@@ -471,13 +479,18 @@ impl World {
             }
             Action::Queue(which, at_once) => self.queue(n, which, at_once),
             Action::ReadNodes => {
-                let all = self.machines.iter();
+                let hides = self.mutant == Some(Mutant::HidesNodes);
+                let shown = if hides { 1 } else { self.machines.len() };
+                let all = self.machines.iter().take(shown);
                 let nodes = all.map(|machine| inventory(&machine.name)).collect();
                 let delay = self.dice.below(SECOND);
                 self.after(delay, n, Ev::Service(life, Event::Nodes(nodes)));
             }
-            Action::Info(_) => self.promises.count("selection resolved"),
-            Action::Progress { .. } | Action::Note(_) | Action::TurnedAway(_) => {}
+            Action::Info(text) if text.contains(" is sent to ") => {
+                self.promises.count("selection resolved");
+            }
+            Action::Note(text) => self.promises.logs(&text),
+            Action::Progress { .. } | Action::Info(_) | Action::TurnedAway(_) => {}
         }
     }
 

@@ -7,10 +7,7 @@ use again::waiter::life::{self, Life};
 use again::waiter::observer::{self, Observed};
 use again::waiter::world::{World, may_pass, read_ticket};
 use again_base::model::{Boottime, Identity};
-use again_base::model::{Boottime, Identity};
-use again_base::sys::clock::moment;
 use again_base::sys::machine::Machine;
-use again_base::sys::pidfd;
 use again_base::sys::pidfd;
 
 use super::TARGETS;

@@ -13,7 +13,7 @@ use again::state::files;
 use again::state::history::{self, Entry, What};
 use again::state::newer::Newer;
 use again::state::store::Store;
-use again_base::model::{Boottime, Cap, Identity, OnCap, Span};
+use again_base::model::{Cap, Identity, OnCap, Span};
 use again_base::sys::attributes::SignalState;
 use again_base::sys::machine::{Replaced, replace};
 use again_base::sys::user;

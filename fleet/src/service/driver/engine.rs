@@ -126,7 +126,8 @@ impl Driver {
         let kind = match letter {
             LetterId::Node => "this node's own entry",
             LetterId::Targets(_) => "the targets of a rolling run",
-            LetterId::To(..) | LetterId::Selection(..) => "a trigger",
+            LetterId::To(..) => "a trigger",
+            LetterId::Selection(..) => "a selection",
             LetterId::Told(_) => "a result",
         };
         let what = format!("cannot send {kind}: the engine {error}");

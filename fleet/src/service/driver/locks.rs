@@ -242,12 +242,15 @@ impl Driver {
 
     /// Does what is to be done about locks.
     pub fn do_with_locks(&mut self, mut deeds: Vec<Deed>) {
-        if deeds.contains(&Deed::Save)
-            && let Err(e) = self.slots_file.write_locks(&self.locks)
-        {
-            error!("nothing of locks is kept: {e}");
-            deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
-            deeds.extend(self.locks().not_kept());
+        if deeds.contains(&Deed::Save) {
+            match self.slots_file.write_locks(&self.locks) {
+                Ok(()) => self.locks().kept(),
+                Err(e) => {
+                    error!("nothing of locks is kept: {e}");
+                    deeds.retain(|deed| !matches!(deed, Deed::Sign(_) | Deed::Note(_)));
+                    deeds.extend(self.locks().not_kept());
+                }
+            }
         }
         for deed in deeds {
             let place = |name, act| Call::Place {

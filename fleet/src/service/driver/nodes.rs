@@ -54,7 +54,7 @@ impl Driver {
         if !self.state.needs_nodes(&now) {
             return;
         }
-        let wait = last.returns_for(now.wall);
+        let wait = last.returns_for(&now);
         if wait > Span::ZERO {
             return self.feed(Event::NodesIncomplete(wait));
         }
@@ -189,7 +189,7 @@ impl Driver {
         if number > self.nodes.kept {
             self.nodes.kept = number;
             let before = last.read;
-            if let Some(loss) = last.update(reading, clock::walltime())
+            if let Some(loss) = last.update(reading, &clock::moment())
                 && loss.missing > 0
             {
                 let (engine, count) = (&self.health.engine, loss.missing);

@@ -548,10 +548,11 @@ impl World {
     fn doing(&mut self, n: usize, mut deeds: Vec<Deed>) {
         if deeds.contains(&Deed::Save) {
             if self.nodes[n].is_full {
-                deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
+                deeds.retain(|deed| !matches!(deed, Deed::Sign(_) | Deed::Note(_)));
                 deeds.extend(self.locks(n).not_kept());
             } else {
                 self.nodes[n].kept = self.nodes[n].locks.written();
+                self.locks(n).kept();
             }
         }
         for deed in deeds {
@@ -1850,4 +1851,10 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
         Some(seed) => seed..seed + 1,
         None => 0..number("AGAIN_FLEET_LOCK_SEEDS").unwrap_or(40),
     });
+}
+
+/// A node with a full disk had published a reset that it did not know after a restart, and refused the next one for ever.
+#[test]
+fn reset_that_is_not_on_disk_is_undone() {
+    live(288);
 }

@@ -120,6 +120,8 @@ impl One {
             // With a token from before.
             self.leave(name, deeds);
         }
+        let before = [self.reset, self.reset_at, self.token, self.fired];
+        self.undone.get_or_insert(before);
         (self.reset, self.reset_at) = (reset.number, revision);
         self.before.clone_from(&reset.before);
         (self.token, self.fired, self.vouched) = (reset.token, 0, 0);
