@@ -34,7 +34,12 @@ pub(super) fn send(
     out: &mut Vec<Action>,
 ) -> BTreeMap<LetterId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
+    let mut waits = BTreeMap::new();
     for target in &request.targets {
+        if let Some((id, version)) = sent_before(state, request, target, said) {
+            waits.insert(id, version);
+            continue;
+        }
         let outcome = (&mut *said, &mut too_far);
         match fired(state, request, target, (number, now), outcome) {
             Ok(trigger) => triggers.push(trigger),
@@ -55,7 +60,26 @@ pub(super) fn send(
             }
         }
     }
-    post(state, triggers, said, now, out)
+    waits.extend(post(state, triggers, said, now, out));
+    waits
+}
+
+/// The letter of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
+/// cancelled one stays cancelled. None if the letter is not safe yet.
+fn sent_before(
+    state: &State,
+    request: &Request,
+    target: &Node,
+    said: &mut Said,
+) -> Option<(LetterId, u64)> {
+    let id = LetterId::To(target.clone(), request.name.clone());
+    let letter = state.letters.get(&id)?;
+    let trigger = letter.trigger().filter(|one| one.id == request.id)?;
+    if letter.kept.max(letter.confirmed) < letter.version {
+        return None;
+    }
+    said.until = said.until.max(trigger.expires());
+    Some((id, letter.version))
 }
 
 /// The letter with the targets of a rolling run. It matters as long as one of them may begin.
