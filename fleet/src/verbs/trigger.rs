@@ -64,9 +64,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
     }
     request.targets = targets.iter().cloned().collect();
     let began = Instant::now();
-    let (id, ends) = (request.id.clone(), request.ttl + request.delta);
-    let is_deferred = request.is_deferred();
-    if is_deferred {
+    if request.is_deferred() {
         targets.clear();
     }
     let question = Question::Fire {
@@ -77,17 +75,33 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         Some(why) => Err(Problem::Unreachable(why)),
         None => ask(&settings, &question, Instant::now() + PATIENCE),
     };
-    let (mut conversation, mut reply) = match asked {
+    match asked {
         Err(Problem::Unreachable(why)) => {
             let all = waiting::leave(&settings, &question, &request, &why, args.json)?;
             if args.json {
                 say(&all.to_string())?;
             }
-            return Ok(waiting::exit(args.wait));
+            Ok(waiting::exit(args.wait))
         }
-        asked => asked?,
-    };
-    reply.expect(&targets);
+        Err(other) => Err(other),
+        Ok((conversation, mut reply)) => {
+            reply.expect(&targets);
+            let asked = (conversation, reply);
+            answered(args, &request, asked, (away, unknown), began)
+        }
+    }
+}
+
+/// Says what the service has answered, and waits for what becomes of it.
+fn answered(
+    args: &Trigger,
+    request: &Request,
+    (mut conversation, reply): (Conversation, Reply),
+    (away, unknown): (Vec<Node>, Option<String>),
+    began: Instant,
+) -> Result<Exit, Problem> {
+    let (id, ends) = (request.id.clone(), request.ttl + request.delta);
+    let is_deferred = request.is_deferred();
     let mut board = Board::new(&reply);
     if let Some(why) = unknown {
         complain(&format!("again-fleet: warning: no node is known: {why}"));
