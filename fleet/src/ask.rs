@@ -369,6 +369,22 @@ pub fn question(rest: &[u8]) -> Result<Question, Malformed> {
     Ok(question)
 }
 
+/// Reads a request that a command has left on disk, as [`ask`] wrote it.
+///
+/// # Errors
+/// It is not a question that sends triggers, or breaks a bound.
+pub fn spooled(bytes: &[u8]) -> Result<Request, Malformed> {
+    let short = || Malformed::new("it is cut short");
+    let (head, rest) = bytes.split_at_checked(HEAD).ok_or_else(short)?;
+    if length_of_question(head)? != rest.len() {
+        return Err(short());
+    }
+    match question(rest)? {
+        Question::Fire { request, .. } => Ok(request),
+        _ => Err(Malformed::new("it sends no triggers")),
+    }
+}
+
 /// Writes an answer.
 ///
 /// # Errors

@@ -3,7 +3,8 @@
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
 //! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
 //!
-//! A third one names runs whose events are all published, so that the executor removes their files later; it has an empty answer.
+//! A third one names runs whose events are all published, so that the executor removes their files later, or requests
+//! whose files it is to remove; it has an empty answer.
 //!
 //! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
 //! read. Nothing in a question can name a program, a file or an option.
@@ -36,7 +37,7 @@ pub enum Asked {
     Take(usize),
     /// What became of so many triggers; their ids come next, of [`Id::MOST`] bytes each.
     Became(usize),
-    /// To mark the files of this number of runs; their ids come next, of [`Id::MOST`] bytes each.
+    /// To mark the files of this number of runs, or to remove those of requests; their ids come next, of [`Id::MOST`] bytes each.
     Mark(usize),
 }
 
@@ -82,7 +83,7 @@ pub fn became(ids: &[Id]) -> Result<Vec<u8>, Malformed> {
     of_ids(LOOK, ids)
 }
 
-/// Writes the ids of runs whose events are all published.
+/// Writes the ids of runs whose events are all published, or of requests that are done.
 ///
 /// # Errors
 /// There are none or too many.

@@ -3,6 +3,9 @@
 //!
 //! A file is `MILLIS-RUN`, and `MILLIS-RUN@told` once all of its events are told. A run holds the lock of its file as long as it lasts.
 
+/// Requests that wait for the service.
+pub mod requests;
+
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};

@@ -37,6 +37,8 @@ mod places;
 mod positions;
 /// To what this node still has to react.
 mod reactions;
+/// Requests that wait on disk.
+mod requests;
 /// The way to root's side.
 mod root;
 /// When root's side is asked what became of triggers.
@@ -207,6 +209,8 @@ impl<'a> Service<'a> {
             );
         }
         tell_systemd(&[NotifyState::Ready]);
+        self.driver.send_requests(true);
+        self.driver.flush();
         self.attend(false).await?;
         tell_systemd(&[NotifyState::Stopping]);
         self.door.abort();
@@ -259,7 +263,10 @@ impl<'a> Service<'a> {
             Note::Late(client) => self.driver.late(client),
             Note::Became(answers) => self.driver.became(answers),
             Note::ProcessEnded => self.driver.process_ended(),
-            Note::Rung => self.driver.tell_events(),
+            Note::Rung => {
+                self.driver.send_requests(false);
+                self.driver.tell_events();
+            }
             Note::Marked(marked) => self.driver.marked(marked),
             Note::RunEnded(group, who) => self.driver.run_ended(&group, who),
         }
@@ -286,6 +293,7 @@ impl<'a> Service<'a> {
         if is_beat {
             self.driver.beat();
             self.driver.sign_anew();
+            self.driver.send_requests(true);
         }
         self.driver.tell_events();
         self.driver.ask_for_nodes();

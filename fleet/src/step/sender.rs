@@ -43,8 +43,15 @@ pub(super) fn send(
     out: &mut Vec<Action>,
 ) -> BTreeMap<LetterId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
+    let mut waits = BTreeMap::new();
     for target in &request.targets {
         if later.is_some_and(|later| later.excluded.contains(target)) {
+            continue;
+        }
+        if later.is_none()
+            && let Some((id, version)) = sent_before(state, request, target, said)
+        {
+            waits.insert(id, version);
             continue;
         }
         let outcome = (&mut *said, &mut too_far);
@@ -78,7 +85,26 @@ pub(super) fn send(
             news: News::ReplacedBy(newer.id.clone()),
         });
     }
-    post(state, triggers, said, now, out)
+    waits.extend(post(state, triggers, said, now, out));
+    waits
+}
+
+/// The letter of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
+/// cancelled one stays cancelled. None if the letter is not safe yet.
+fn sent_before(
+    state: &State,
+    request: &Request,
+    target: &Node,
+    said: &mut Said,
+) -> Option<(LetterId, u64)> {
+    let id = LetterId::To(target.clone(), request.name.clone());
+    let letter = state.letters.get(&id)?;
+    let trigger = letter.trigger().filter(|one| one.id == request.id)?;
+    if letter.kept.max(letter.confirmed) < letter.version {
+        return None;
+    }
+    said.until = said.until.max(trigger.expires());
+    Some((id, letter.version))
 }
 
 /// Whether so many triggers can wait in addition. A request for more than can ever wait is not held up.

@@ -5,10 +5,10 @@ use again_base::model::{Moment, Span};
 use super::model::*;
 use super::{step, wakes};
 use crate::policy::accept::Accept;
-use crate::policy::books::Which;
+use crate::policy::books::{Books, Record, Which};
 use crate::policy::fire::tests::request;
 use crate::policy::fire::{Numbers, Request};
-use crate::policy::judge::{Rules, Signed};
+use crate::policy::judge::{Rules, Signed, Verdict, judge};
 use crate::policy::lineage::tests::{lineage, node};
 use crate::policy::term::tests::moment;
 use crate::wire::inventory::Inventory;
@@ -723,6 +723,58 @@ fn notes(actions: &[Action]) -> Vec<String> {
         _ => None,
     });
     notes.collect()
+}
+
+/// It came from the socket and from disk, or from disk again after a crash.
+#[test]
+fn request_that_comes_again_sends_nothing_new() {
+    let mut web1 = Bench::linked("web1");
+    let (trigger, _) = web1.fires(request(&[]));
+    let fire = || Event::Fire {
+        client: CLIENT,
+        request: request(&[]),
+    };
+    let is_sent = |actions: &[Action]| {
+        let is = |one: &Action| matches!(one, Action::Keep(_) | Action::Put { .. });
+        actions.iter().any(is)
+    };
+    assert!(!is_sent(&web1.does(fire())));
+    // What was cancelled meanwhile stays cancelled.
+    let cancel = Event::TakeBack {
+        client: CLIENT,
+        what: Back::Id(trigger.id.clone()),
+    };
+    let draft = kept(&web1.does(cancel));
+    web1.keeps(&draft, Ok(()));
+    assert!(!is_sent(&web1.does(fire())));
+    // Its target has answered, and the letter is gone: the target knows the id under any number.
+    let lb1 = Bench::linked("lb1");
+    let first = lb1.fired(2_000_000_000);
+    let mut books = Books::default();
+    let skew = lb1.state.rules.skew;
+    books.record(&Record::new(&first, Outcome::Taken, "", skew, &lb1.now));
+    let again = Trigger {
+        number: first.number + 5,
+        ..first
+    };
+    let verdict = judge(&lb1.state.rules, &books, &again, &lb1.now);
+    assert_eq!(verdict, Verdict::Known(Outcome::Taken, String::new()));
+}
+
+/// What was not kept is written again.
+#[test]
+fn request_that_comes_again_is_kept_if_it_was_not() {
+    let mut web1 = Bench::new("web1");
+    let fire = || Event::Fire {
+        client: CLIENT,
+        request: request(&[]),
+    };
+    let draft = kept(&web1.does(fire()));
+    web1.keeps(&draft, Err("full".to_owned()));
+    let draft = kept(&web1.does(fire()));
+    web1.keeps(&draft, Ok(()));
+    let is_kept = |one: &Action| matches!(one, Action::Keep(_));
+    assert!(!web1.does(fire()).iter().any(is_kept));
 }
 
 #[test]

@@ -43,6 +43,7 @@ use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
 use crate::policy::pace::Pace;
 use crate::policy::rule::Rule;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
+use crate::spool::requests::Requests;
 use crate::spool::{RunEvents, Spool};
 use crate::wire::met::Met;
 use crate::wire::name::Id;
@@ -176,19 +177,24 @@ impl Taker {
         (answers, pidfds)
     }
 
-    /// Marks the files of runs whose events are all published, and removes those that were marked more than an hour ago.
+    /// Marks the files of runs whose events are all published, and removes those that were marked more than an hour ago. Removes the requests
+    /// that have these ids.
     pub fn mark(&mut self, runs: &[Id]) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
         let marked = settings.and_then(|settings| {
+            let requests = Requests::beside(&settings.spool_dir);
+            let removed = requests.remove(runs, clock::walltime());
+            let removed = removed.map_err(|e| format!("{}: {e}", requests.path().display()));
             let spool = Spool(settings.spool_dir);
             let marked = spool
                 .mark(runs)
                 .and_then(|()| spool.clear(clock::walltime()));
-            marked.map_err(|e| format!("{}: {e}", spool.path().display()))
+            let marked = marked.map_err(|e| format!("{}: {e}", spool.path().display()));
+            marked.and(removed)
         });
         let trouble = marked.err();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            warn!("cannot remove files of published events: {why}");
+            warn!("cannot remove files of published events and sent requests: {why}");
         }
         self.trouble = trouble;
     }

@@ -32,6 +32,8 @@ pub mod story;
 pub mod tell;
 /// `again-fleet trigger`.
 pub mod trigger;
+/// Requests that wait on disk for the service.
+mod waiting;
 /// The engine, as a command watches it.
 mod watching;
 
@@ -65,6 +67,8 @@ pub enum Problem {
     Usage(String),
     /// Something went wrong.
     Failed(String),
+    /// The service does not answer.
+    Unreachable(String),
     /// Nobody reads what is printed any more.
     NobodyReads,
 }
@@ -72,7 +76,9 @@ pub enum Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Problem::Usage(what) | Problem::Failed(what) => f.write_str(what),
+            Problem::Usage(what) | Problem::Failed(what) | Problem::Unreachable(what) => {
+                f.write_str(what)
+            }
             Problem::NobodyReads => f.write_str("nobody reads standard output"),
         }
     }

@@ -52,14 +52,17 @@ impl Conversation {
     /// Nobody listens, or what was asked did not get there in time.
     pub fn begin(path: &Path, question: &Question, until: Instant) -> Result<Self, Problem> {
         let bytes = ask::ask(question)?;
-        let stream = connect(path, until).map_err(|e| Problem::Failed(not_there(path, &e)))?;
+        let stream = connect(path, until).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => Problem::Failed(not_there(path, &e)),
+            _ => Problem::Unreachable(not_there(path, &e)),
+        })?;
         let conversation = Conversation {
             stream,
             path: path.to_owned(),
             bytes: Vec::new(),
         };
         let sent = write(&conversation.stream, &bytes, until);
-        sent.map_err(|e| conversation.problem(&format!("did not take the question: {e}")))?;
+        sent.map_err(|e| conversation.unreachable(&format!("did not take the question: {e}")))?;
         Ok(conversation)
     }
 
@@ -118,11 +121,11 @@ impl Conversation {
                 }
                 Heard::Silence => {
                     let seconds = PATIENCE.as_secs();
-                    return Err(self.problem(&format!(
+                    return Err(self.unreachable(&format!(
                         "has not answered within {seconds} s; 'again-fleet check' tells how it is"
                     )));
                 }
-                Heard::End => return Err(self.problem("ended before it had answered")),
+                Heard::End => return Err(self.unreachable("ended before it had answered")),
             }
         }
     }
@@ -145,8 +148,17 @@ impl Conversation {
 
     /// What the service did wrong.
     pub fn problem(&self, what: &str) -> Problem {
+        Problem::Failed(self.sentence(what))
+    }
+
+    /// What the service did not do.
+    pub fn unreachable(&self, what: &str) -> Problem {
+        Problem::Unreachable(self.sentence(what))
+    }
+
+    fn sentence(&self, what: &str) -> String {
         let path = self.path.display();
-        Problem::Failed(format!("the service of this node ({path}) {what}"))
+        format!("the service of this node ({path}) {what}")
     }
 }
 

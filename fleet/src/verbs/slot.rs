@@ -70,7 +70,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         return Ok(Exit::Done);
     };
     let run = match above() {
-        Err(Problem::Failed(why)) if !settings.slots_required => {
+        Err(Problem::Failed(why) | Problem::Unreachable(why)) if !settings.slots_required => {
             return Ok(goes_ahead(None, "", &why));
         }
         run => run?,
@@ -98,7 +98,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         let came = begun.and_then(|one| waiting.hear(one, end, settings.slots_required));
         let came = match came {
             Ok(came) => came,
-            Err(Problem::Failed(why)) => {
+            Err(Problem::Failed(why) | Problem::Unreachable(why)) => {
                 waiting.is_away(why);
                 Came::Away
             }

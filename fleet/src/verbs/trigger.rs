@@ -15,6 +15,7 @@ use super::reply::Reply;
 use super::run::{self, Run};
 use super::screen::Screen;
 use super::service::{Conversation, Heard, PATIENCE, socket};
+use super::waiting;
 use super::{Exit, Problem, named};
 use crate::ask::{Answer, MOST_TARGETS, Question};
 use crate::cli::Trigger;
@@ -45,7 +46,14 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         ))?;
         return Ok(Exit::Done);
     }
-    let (away, unknown) = select(args, &settings, &mut request, &mut targets)?;
+    let mut unreachable = waiting::recent(&settings);
+    let (away, unknown) = select(
+        args,
+        &settings,
+        &mut request,
+        &mut targets,
+        &mut unreachable,
+    )?;
     if targets.is_empty() && !request.is_open {
         return nobody(args, &request.id);
     }
@@ -56,17 +64,44 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
     }
     request.targets = targets.iter().cloned().collect();
     let began = Instant::now();
-    let (id, ends) = (request.id.clone(), request.ttl + request.delta);
-    let is_deferred = request.is_deferred();
-    if is_deferred {
+    if request.is_deferred() {
         targets.clear();
     }
     let question = Question::Fire {
-        request,
+        request: request.clone(),
         wait: args.wait,
     };
-    let (mut conversation, mut reply) = ask(&settings, &question, Instant::now() + PATIENCE)?;
-    reply.expect(&targets);
+    let asked = match unreachable {
+        Some(why) => Err(Problem::Unreachable(why)),
+        None => ask(&settings, &question, Instant::now() + PATIENCE),
+    };
+    match asked {
+        Err(Problem::Unreachable(why)) => {
+            let all = waiting::leave(&settings, &question, &request, &why, args.json)?;
+            if args.json {
+                say(&all.to_string())?;
+            }
+            Ok(waiting::exit(args.wait))
+        }
+        Err(other) => Err(other),
+        Ok((conversation, mut reply)) => {
+            reply.expect(&targets);
+            let asked = (conversation, reply);
+            answered(args, &request, asked, (away, unknown), began)
+        }
+    }
+}
+
+/// Says what the service has answered, and waits for what becomes of it.
+fn answered(
+    args: &Trigger,
+    request: &Request,
+    (mut conversation, reply): (Conversation, Reply),
+    (away, unknown): (Vec<Node>, Option<String>),
+    began: Instant,
+) -> Result<Exit, Problem> {
+    let (id, ends) = (request.id.clone(), request.ttl + request.delta);
+    let is_deferred = request.is_deferred();
     let mut board = Board::new(&reply);
     if let Some(why) = unknown {
         complain(&format!("again-fleet: warning: no node is known: {why}"));
@@ -136,17 +171,27 @@ fn select(
     settings: &Settings,
     request: &mut Request,
     targets: &mut BTreeSet<Node>,
+    unreachable: &mut Option<String>,
 ) -> Result<(Vec<Node>, Option<String>), Problem> {
     let selection = args.select.selection();
     if selection.is_of_all() {
         return Ok((Vec::new(), None));
     }
     request.selection = Some(selection.criteria());
+    if unreachable.is_some() {
+        request.is_open = true;
+        return Ok((Vec::new(), None));
+    }
     let roster = match Roster::of(settings) {
         Ok(roster) => roster,
         Err(Problem::Failed(why)) => {
             request.is_open = true;
             return Ok((Vec::new(), Some(why)));
+        }
+        Err(Problem::Unreachable(why)) => {
+            request.is_open = true;
+            *unreachable = Some(why);
+            return Ok((Vec::new(), None));
         }
         Err(other) => return Err(other),
     };
@@ -256,10 +301,10 @@ pub(super) fn ask(
             }
             Heard::Silence => {
                 let seconds = PATIENCE.as_secs();
-                return Err(conversation.problem(&format!("has not answered within {seconds} s; it may have the trigger all the same, and 'again-fleet check' tells how it is")));
+                return Err(conversation.unreachable(&format!("has not answered within {seconds} s; it may have the trigger all the same, and 'again-fleet check' tells how it is")));
             }
             Heard::End => {
-                return Err(conversation.problem("ended before it had answered; it may have the trigger all the same, and 'again-fleet check' tells how it is"));
+                return Err(conversation.unreachable("ended before it had answered; it may have the trigger all the same, and 'again-fleet check' tells how it is"));
             }
         }
     }

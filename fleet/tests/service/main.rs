@@ -36,6 +36,8 @@ mod numbers;
 mod operator;
 #[path = "../support/relay.rs"]
 mod relay;
+/// Requests that wait on disk.
+mod requests;
 /// Runs that fire.
 mod ring;
 /// Rolling runs.

@@ -234,6 +234,7 @@ impl Node {
             ("helper", self.helper().into()),
             ("run_dir", self.path("run")),
             ("state_dir", self.path("state")),
+            ("spool_dir", self.path("spool")),
         ];
         for (key, path) in files {
             text.push_str(&format!("{key} = {path:?}\n"));

@@ -20,6 +20,12 @@ exec { '/bin/true': unless => '/usr/bin/test -e DIR/quiet' }
 notify { 'kick -> host:lb1.test': }
 ";
 
+/// A run in which the type sends a trigger.
+const REFRESH: &str = "
+exec { '/bin/true': notify => Trigger['refresh'] }
+trigger { 'refresh': hosts => ['lb1.test'] }
+";
+
 /// Has a node run `puppet apply` with the module and its processor.
 fn reports(node: &Node) -> Vec<String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module");
@@ -93,6 +99,24 @@ fn a_report_kicks_if_its_run_has_changed_something_and_goes_on_with_its_way() {
         ),
         "{said}"
     );
+    // With a place to wait on disk, it is sent when the service is back.
+    fs::create_dir(web1.path("spool-requests")).expect("made");
+    let said = apply();
+    let words = "kick -> host:lb1.test: again-fleet: waiting on disk for the service of this node";
+    assert!(said.contains(words), "{said}");
+    // So is what the type sends, and its resource does not fail.
+    web1.write("site.pp", REFRESH);
+    let said = apply();
+    let words = "Trigger[refresh]: again-fleet: waiting on disk for the service of this node";
+    let is_refreshed = said.contains("Trigger[refresh]: Triggered 'refresh' from 1 event");
+    assert!(said.contains(words) && is_refreshed, "{said}");
+    let before = straight.triggers("lb1.test").remove(0).id;
+    web1.start();
+    until("both", || {
+        let all = straight.triggers("lb1.test");
+        let has = |name: &str| all.iter().any(|one| one.name.as_str() == name);
+        all.iter().all(|one| one.id != before) && has("refresh") && all.len() == 2
+    });
 }
 
 /// The sender has never read the nodes.
@@ -124,6 +148,33 @@ fn kick_by_role_is_stored_while_the_backend_is_away() {
         (origin.cause, origin.path),
         (Cause::Kick, vec![name("web1.test")])
     );
+}
+
+/// The service selects its nodes when it runs.
+#[test]
+fn kick_by_role_waits_on_disk_while_the_service_is_down() {
+    let server = Server::start(Kind::Etcd);
+    let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
+    lb1.is_linked(true);
+    has_role(&lb1, "lb");
+    let words = reports(&web1);
+    web1.write(
+        "site.pp",
+        "exec { '/bin/true': }\nnotify { 'kick -> lb': }\n",
+    );
+    fs::create_dir(web1.path("spool-requests")).expect("made");
+    web1.stop();
+    let mut puppet = Command::new(&words[0]);
+    puppet.args(&words[1..]);
+    puppet.env("AGAIN_CONFIG", web1.path("again.toml"));
+    let (status, out, err) = done(puppet);
+    let said = out + &err;
+    let line = "kick -> lb: again-fleet: waiting on disk for the service of this node";
+    assert!(status == 0 && said.contains(line), "{said}");
+    web1.start();
+    until("its run", || !lb1.runs().is_empty());
+    until("an empty outbox", || web1.how().outbox.selections == 0);
+    assert_eq!(lb1.runs().len(), 1);
 }
 
 /// On behalf of nodes, with the way that the id of a job tells; of those only that the target lets it speak for.

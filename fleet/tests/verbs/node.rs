@@ -55,9 +55,9 @@ impl Node {
 
     /// The settings, and these.
     pub fn set(&self, more: &str) {
-        let (run, helper) = (self.path("run"), self.path("again"));
+        let (run, spool, helper) = (self.path("run"), self.path("spool"), self.path("again"));
         let text = format!(
-            "certname = 'web1.test'\naccept = []\nrun_dir = {run:?}\nhelper = {helper:?}\n{more}\n"
+            "certname = 'web1.test'\naccept = []\nrun_dir = {run:?}\nspool_dir = {spool:?}\nhelper = {helper:?}\n{more}\n"
         );
         fs::write(self.path("again-fleet.toml"), text).expect("written");
     }

@@ -85,7 +85,8 @@
 #   How much of the cap of `again` (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
 #
 # @param firing_group
-#   Group whose members may fire as root may: `puppet` on a server whose reports start runs.
+#   Group whose members may fire as root may: `puppet` on a server whose reports start runs. While the service is down, their triggers wait in
+#   `/var/spool/again-fleet-requests`, where local users can read them then.
 #
 # @param manage_binary
 #   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
@@ -468,6 +469,7 @@ class common::again::fleet (
     }
   }
   $spool = '/var/spool/again-fleet'
+  $requests = "${spool}-requests"
   $unit_files = $all_units.map |$name| { File["${unit_dir}/${name}"] }
 
   if $present {
@@ -547,6 +549,20 @@ class common::again::fleet (
       }
     }
 
+    # Where triggers wait while the service is down: root leaves them, and the group that may send. The service only reads them; if that group
+    # is not its own, every user can read them.
+    $request_rights = $firing_group ? {
+      'root'  => { 'group' => $user, 'mode' => '2750' },
+      default => { 'group' => $firing_group, 'mode' => '3775' },
+    }
+    file { $requests:
+      ensure  => 'directory',
+      owner   => 'root',
+      require => Group[$user],
+      before  => Service['again-fleet.service'],
+      *       => $request_rights,
+    }
+
     # Root's side reads its settings for each question, and is not kept running.
     service { $sockets:
       ensure   => 'running',
@@ -623,7 +639,7 @@ class common::again::fleet (
     }
 
     # No copies in the filebucket.
-    file { [$config_file, $rules_dir, $locks_dir, '/var/lib/again-fleet', $spool]:
+    file { [$config_file, $rules_dir, $locks_dir, '/var/lib/again-fleet', $spool, $requests]:
       ensure  => 'absent',
       force   => true,
       backup  => false,

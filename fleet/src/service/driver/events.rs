@@ -36,7 +36,7 @@ impl Driver {
     pub fn marked(&mut self, marked: io::Result<()>) {
         let why = marked
             .err()
-            .map(|e| format!("cannot remove files of published events: {e}"));
+            .map(|e| format!("cannot remove files of published events and sent requests: {e}"));
         if let Some(why) = self.telling.marked(why, clock::boottime()) {
             warn!("{why}");
         }

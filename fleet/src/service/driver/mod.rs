@@ -14,6 +14,8 @@ mod node;
 mod nodes;
 /// Who asks, and what they are told.
 mod people;
+/// Requests that wait on disk.
+mod requests;
 /// Triggers that wait for their turn in a rolling run.
 mod rolling;
 /// Events that meet rules.
@@ -50,6 +52,7 @@ use super::newest;
 use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
+use super::requests::Requests;
 use super::root::{self, Handed};
 use super::runs::Runs;
 use super::slots::Slots;
@@ -64,7 +67,7 @@ use crate::policy::rolling::Count;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::Settings;
-use crate::spool::Spool;
+use crate::spool::{self, Spool};
 use crate::step::model::{Action, Answer, Client, Draft, Event, LetterId, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
@@ -96,7 +99,7 @@ pub enum Note {
     Became(io::Result<root::Became>),
     /// A waiter or run of something accepted has ended.
     ProcessEnded,
-    /// A run has left events.
+    /// A run has left events, or a command a request.
     Rung,
     /// The executor has answered that it marked files of the spool, or could not be asked.
     Marked(io::Result<()>),
@@ -150,6 +153,9 @@ pub struct Driver {
     lists: VecDeque<Shown>,
     nodes: Nodes,
     telling: Telling,
+    requests: Requests,
+    /// Whether the disk has kept all letters of the request that is being sent.
+    is_kept: bool,
     tally: Tally,
     reactions: Reactions,
     slots: Slots,
@@ -268,6 +274,8 @@ impl Driver {
                 told,
                 clock::boottime(),
             ),
+            requests: Requests::new(spool::requests::Requests::beside(&settings.spool_dir)),
+            is_kept: true,
             tally,
             reactions: Reactions::default(),
             turns: Few::default(),
@@ -376,7 +384,11 @@ impl Driver {
     fn keep(&mut self, draft: Draft) -> Event {
         // What nobody would read is not promised either.
         let checked = self.seals.check(&draft.content).map_err(|e| e.to_string());
-        let kept = checked.and_then(|()| self.keep.put(&draft).map_err(|e| e.to_string()));
+        let kept = checked.and_then(|()| {
+            let put = self.keep.put(&draft).map_err(|e| e.to_string());
+            self.is_kept &= put.is_ok();
+            put
+        });
         self.health.not_kept = kept.clone().err();
         let Draft {
             letter, version, ..

@@ -29,13 +29,14 @@ use serde_json::json;
 
 use self::finding::{Finding, Grade};
 use super::service::{Conversation, Heard, PATIENCE, socket};
-use super::{Exit, Problem};
+use super::{Exit, Problem, waiting};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
 use crate::engine::{NO_LOCKS, NO_PLACES};
 use crate::policy::page::{self, Page};
 use crate::puppet::certificates;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
+use crate::spool::requests::Requests;
 
 /// Looks at everything, and says what it found.
 ///
@@ -91,9 +92,27 @@ fn examined(settings: &Settings, root: &Path, now: &Moment) -> Vec<Finding> {
             "without it nothing is fired or taken here",
         )),
     }
+    found.extend(requests(settings));
     found.push(take_socket(settings));
     found.extend(ledger(&settings.state_dir, now));
     found
+}
+
+/// Finding about requests that wait on disk for the service.
+fn requests(settings: &Settings) -> Option<Finding> {
+    let requests = Requests::beside(&settings.spool_dir);
+    let (what, todo) = match requests.listing() {
+        Ok(found) => (
+            waiting::count(&requests, &found)?,
+            "start the service, or see its log",
+        ),
+        Err(e) if e.kind() == ErrorKind::NotFound => return None,
+        Err(e) => (
+            format!("{}: {e}", requests.path().display()),
+            "until then no request waits on disk; check as root",
+        ),
+    };
+    Some(Finding::warning("requests", what, todo))
 }
 
 /// Findings about the executor's ledger, where it can be read: senders whose triggers are held soon.

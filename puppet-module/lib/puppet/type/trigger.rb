@@ -9,7 +9,7 @@ Puppet::Type.newtype(:trigger) do
     Declaring it does nothing. When another resource has changed and notifies it, Puppet runs on each of the nodes that it names or selects:
     once, after a run that is under way there, and below the cap of that node. As with every resource, Puppet skips the refresh if one of the
     notifying resources has failed, and under noop. What became of the trigger is in its lines in the report; a trigger that could neither be
-    sent nor kept fails.
+    sent nor kept fails. If the service of this node is down, the trigger waits on disk for it; with `wait` that is a failure.
 
     `where`, `class` and `environment` select nodes by what they tell of themselves at that moment, as the class `common::again::fleet` has them
     do, and its lines name those that it came to; the node that fires is left out unless `hosts` names it. That nobody is selected is said, and

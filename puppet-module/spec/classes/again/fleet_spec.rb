@@ -159,6 +159,11 @@ describe 'common::again::fleet' do
     it { is_expected.not_to contain_again_events('this node') }
     it { is_expected.to contain_file('/var/spool/again-fleet').with(ensure: 'absent', force: true, backup: false) }
 
+    it 'has a directory for requests, in which root writes and the service reads' do
+      is_expected.to contain_file('/var/spool/again-fleet-requests').with(ensure: 'directory', owner: 'root', group: 'again-fleet', mode: '2750')
+                                                                    .that_requires('Group[again-fleet]').that_comes_before('Service[again-fleet.service]')
+    end
+
     it { expect(unit('again-fleet.socket')).to match(%r{^ListenDatagram=/run/again-fleet/events\nSocketUser=root\nSocketGroup=root\nSocketMode=0660$}) }
   end
 
@@ -240,6 +245,10 @@ describe 'common::again::fleet' do
     it { is_expected.to compile.with_all_deps }
 
     it { is_expected.to contain_again_inventory('this node').with(program: '/opt/again-fleet', config: '/srv/fleet.toml') }
+
+    it 'lets the group leave requests, each of its members their own' do
+      is_expected.to contain_file('/var/spool/again-fleet-requests').with(ensure: 'directory', owner: 'root', group: 'puppet', mode: '3775')
+    end
 
     it 'writes all of it' do
       is_expected.to contain_file('/srv/fleet.toml').with_content(<<~TOML)
@@ -403,7 +412,7 @@ describe 'common::again::fleet' do
           .that_comes_before("File[/etc/systemd/system/again-fleet-calls.#{kind}]")
         is_expected.to contain_file("/etc/systemd/system/again-fleet-calls.#{kind}").with_ensure('absent')
       end
-      %w[/etc/again-fleet.d /var/lib/again-fleet /var/spool/again-fleet].each do |directory|
+      %w[/etc/again-fleet.d /var/lib/again-fleet /var/spool/again-fleet /var/spool/again-fleet-requests].each do |directory|
         is_expected.to contain_file(directory).with(ensure: 'absent', force: true, backup: false).that_requires('Service[again-fleet.service]')
       end
       is_expected.to contain_file('/usr/local/bin/again-fleet').with_ensure('absent')

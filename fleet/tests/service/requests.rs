@@ -1,0 +1,205 @@
+//! Requests that commands leave on disk while the service of their node does not answer.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use again_fleet::ask::{self, Question};
+use again_fleet::policy::fire::Request;
+use again_fleet::spool::requests::{MOST, Requests};
+use again_fleet::wire::name::Id;
+
+use crate::node::{Node, request, until};
+use crate::servers::{Kind, Server};
+
+/// A user, and its group, that are not root.
+const OTHER: u32 = 65534;
+
+/// A node whose service is down, with a directory in which requests wait.
+fn down(server: &Server) -> Node {
+    let web1 = Node::off("web1.test", server);
+    fs::create_dir(spool(&web1)).expect("made");
+    web1
+}
+
+fn spool(node: &Node) -> PathBuf {
+    node.path("spool-requests")
+}
+
+/// The ids of the requests that wait.
+fn waiting(node: &Node) -> Vec<Id> {
+    let requests = Requests::beside(&node.path("spool"));
+    let files = requests.listing().expect("a directory").files;
+    files.into_iter().map(|(_, id)| id).collect()
+}
+
+fn leave(node: &Node, id: &Id, request: &Request) -> PathBuf {
+    let question = Question::Fire {
+        request: request.clone(),
+        wait: false,
+    };
+    let bytes = ask::ask(&question).expect("a question");
+    let requests = Requests::beside(&node.path("spool"));
+    requests.leave(id, &bytes).expect("left");
+    spool(node).join(id.as_str())
+}
+
+/// Runs a command of the node's: its exit status, and all that it printed.
+fn runs(mut command: Command) -> (i32, String) {
+    let output = command.output().expect("the program");
+    let text = [output.stdout, output.stderr].concat();
+    let status = output.status.code().expect("no signal");
+    (status, String::from_utf8(text).expect("UTF-8"))
+}
+
+fn said(node: &Node, words: &[&str]) -> (i32, String) {
+    runs(node.command(words))
+}
+
+/// The service is killed after it has sent them, before the executor, which is away, has removed them.
+#[test]
+fn requests_left_while_the_service_is_down_are_sent_once_with_the_way_of_their_sending() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    let lb1 = Node::new("lb1.test", &server);
+    lb1.is_linked(true);
+    let (status, text) = said(&web1, &["trigger", "--to=lb1.test", "--name=one"]);
+    let words = "again-fleet: waiting on disk for the service of this node; sent until ";
+    assert!(status == 0 && text.contains(words), "{status}: {text}");
+    let why = "again-fleet: warning: the service of this node cannot be asked: there is no socket";
+    assert!(text.contains(why), "{text}");
+    // As a report does for a run that another node has asked for.
+    let id = Id::from_bits(7);
+    let job = format!("--job-id=0123456789abcdef//{id}/person/db1.test");
+    let kick = ["trigger", "--to=lb1.test", "--name=kick", "--for=web1.test"];
+    let (status, text) = said(&web1, &[&kick[..], &[&job]].concat());
+    assert!(status == 0 && text.contains(words), "{status}: {text}");
+    let ids = waiting(&web1);
+    assert_eq!(ids.len(), 2);
+    let (_, text) = said(&web1, &["check"]);
+    assert!(text.contains("2 requests wait in "), "{text}");
+    let (status, text) = said(&web1, &["cancel", "--to=lb1.test"]);
+    let words = "to cancel one, remove the file that has its id as name";
+    assert!(status == 1 && text.contains(words), "{text}");
+    web1.start();
+    for id in &ids {
+        lb1.runs_once(id);
+    }
+    let ways = lb1.runs().into_iter().flat_map(|run| run.origins.0);
+    let way: Vec<String> = ways
+        .filter(|origin| origin.id == id)
+        .flat_map(|origin| origin.path)
+        .map(|node| node.to_string())
+        .collect();
+    assert_eq!(way, ["db1.test", "web1.test"]);
+    assert_eq!(waiting(&web1), ids);
+    web1.kill();
+    web1.take();
+    web1.start();
+    until("an empty directory", || waiting(&web1).is_empty());
+    until("an empty outbox", || web1.is_done());
+    let last = request("last", &["lb1.test"]);
+    web1.fire(&last);
+    lb1.runs_once(&last.id);
+    assert_eq!(lb1.ran().len(), 3, "{}", web1.log());
+}
+
+#[test]
+fn only_requests_of_root_and_of_the_group_that_may_send_are_read() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    let lb1 = Node::new("lb1.test", &server);
+    web1.take();
+    // As the class makes it with firing_group.
+    chown(spool(&web1), None, Some(OTHER)).expect("its group");
+    let mode = |path: PathBuf, mode| {
+        let set = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        set.expect("its mode");
+    };
+    mode(spool(&web1), 0o3775);
+    mode(web1.path(""), 0o711);
+    let other = OTHER.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &other, "--regid", &other, "--clear-groups", "--"]);
+    let fire = web1.command(&["trigger", "--to=lb1.test", "--for=web1.test", "--job-id="]);
+    // Wherever this was built, others may not get to it.
+    fs::copy(fire.get_program(), web1.path("program")).expect("copied");
+    command.arg(web1.path("program")).args(fire.get_args());
+    let (status, text) = runs(command);
+    assert!(status == 0 && text.contains("waiting on disk"), "{text}");
+    let ids = waiting(&web1);
+    let foreign = request("foreign", &["lb1.test"]);
+    let file = leave(&web1, &foreign.id, &foreign);
+    chown(&file, Some(OTHER - 1), Some(OTHER - 1)).expect("another owner");
+    let linked = request("linked", &["lb1.test"]);
+    fs::rename(leave(&web1, &linked.id, &linked), web1.path("elsewhere")).expect("moved");
+    let link = spool(&web1).join(linked.id.as_str());
+    symlink(web1.path("elsewhere"), link).expect("linked");
+    fs::create_dir(spool(&web1).join(Id::from_bits(3).as_str())).expect("made");
+    web1.start();
+    lb1.runs_once(&ids[0]);
+    until("an empty directory", || waiting(&web1).is_empty());
+    let log = web1.log();
+    for words in [
+        "2 of the requests that waited on disk are dropped: ",
+        "1 entries of ",
+    ] {
+        assert_eq!(log.matches(words).count(), 1, "{log}");
+    }
+    assert!(web1.path("elsewhere").exists());
+    assert_eq!(lb1.ran(), ids);
+}
+
+#[test]
+fn full_directory_of_requests_is_an_error_that_says_so() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    for n in 0..MOST {
+        fs::write(spool(&web1).join(format!("{n}")), "").expect("written");
+    }
+    let (status, text) = said(&web1, &["trigger", "--to=lb1.test"]);
+    let words = "it is full: 500 requests may wait there";
+    assert!(status == 1 && text.contains(words), "{text}");
+    assert!(text.contains("there is no socket"), "{text}");
+}
+
+/// The service has the first one twice: from its socket, and from the disk.
+#[test]
+fn requests_left_for_a_service_that_hangs_are_sent_once_and_the_commands_wait_once() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    let lb1 = Node::new("lb1.test", &server);
+    web1.take();
+    web1.start();
+    web1.is_linked(true);
+    lb1.is_linked(true);
+    web1.signal("-STOP");
+    let began = Instant::now();
+    let kick = |name: &str| {
+        said(
+            &web1,
+            &["trigger", "--to=lb1.test", &format!("--name={name}")],
+        )
+    };
+    let (status, text) = kick("0");
+    let words = "has not answered within 5 s";
+    assert!(status == 0 && text.contains(words), "{text}");
+    for n in 1..6 {
+        let (status, text) = kick(&n.to_string());
+        let words = "warning: other requests wait already";
+        assert!(status == 0 && text.contains(words), "{text}");
+    }
+    // Less than two would take that wait for the service.
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let ids = waiting(&web1);
+    assert_eq!(ids.len(), 6);
+    web1.signal("-CONT");
+    for id in &ids {
+        lb1.runs_once(id);
+    }
+    until("an empty directory", || waiting(&web1).is_empty());
+    until("an empty outbox", || web1.is_done());
+    assert_eq!(lb1.ran().len(), 6);
+}
