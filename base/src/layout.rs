@@ -7,6 +7,7 @@ pub mod frame;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 
+use crate::model::Outcome;
 use crate::sys::machine::replacement;
 use crate::sys::terminal::{clean, clean_lines};
 
@@ -76,6 +77,17 @@ pub enum Tone {
     Bad,
     /// Neither.
     Plain,
+}
+
+/// The colour of a run that has ended.
+impl From<Outcome> for Tone {
+    fn from(outcome: Outcome) -> Tone {
+        match outcome {
+            Outcome::Failed | Outcome::Killed => Tone::Bad,
+            Outcome::Unknown | Outcome::Skipped => Tone::Attention,
+            Outcome::Changed | Outcome::Unchanged | Outcome::Succeeded => Tone::Good,
+        }
+    }
 }
 
 impl Look {
@@ -199,6 +211,16 @@ mod tests {
         width: Some(40),
         colour: false,
     };
+
+    #[test]
+    fn runs_that_failed_or_were_killed_are_red() {
+        let red = Outcome::ALL
+            .iter()
+            .filter(|one| Tone::from(**one) == Tone::Bad);
+        let failures = Outcome::ALL.iter().filter(|one| one.is_failure());
+        assert!(red.eq(failures));
+        assert_eq!(Tone::from(Outcome::Skipped), Tone::Attention);
+    }
 
     #[test]
     fn goes_on_below_the_text() {

@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::fire::Request;
+use crate::settings::Engine;
 use crate::step::model::{Back, News, Said, SelectionState, StoredShown};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
@@ -191,8 +192,8 @@ pub enum Answer {
 /// What goes for all targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The engine, as people call it.
-    pub engine: String,
+    /// The backend.
+    pub engine: Engine,
     /// Why it cannot be reached; nothing if it can.
     pub away: Option<String>,
     /// Until when what is kept is sent, milliseconds of the wall clock after 1970.
@@ -282,8 +283,8 @@ pub enum Reason {
 /// A connection to an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// The engine, as people call it.
-    pub engine: String,
+    /// The backend.
+    pub engine: Engine,
     /// Whether it is reached.
     pub is_up: bool,
     /// Since when, milliseconds of the wall clock after 1970.
@@ -308,7 +309,7 @@ pub struct Waiting {
 }
 
 /// What a client is told of its request, in the order in which it goes out.
-pub fn said(said: &Said, engine: &str, away: Option<&str>) -> Vec<Answer> {
+pub fn said(said: &Said, engine: Engine, away: Option<&str>) -> Vec<Answer> {
     let delivered = said.delivered.iter().cloned().map(Answer::Delivered);
     let kept = said.kept.iter().cloned().map(Answer::Kept);
     let failed = said
@@ -324,7 +325,7 @@ pub fn said(said: &Said, engine: &str, away: Option<&str>) -> Vec<Answer> {
     ways.sort();
     ways.dedup();
     let summary = Summary {
-        engine: words(engine),
+        engine,
         away: away.map(words),
         until: said.until.millis(),
         selection: said.selection.clone().map(|state| match state {
@@ -499,7 +500,7 @@ impl Answer {
                     Some(SelectionState::NotStored(why)) => Some(why),
                     _ => None,
                 };
-                [Some(&summary.engine), summary.away.as_ref(), not_stored]
+                [summary.away.as_ref(), not_stored]
                     .into_iter()
                     .flatten()
                     .map(String::as_str)
@@ -517,10 +518,8 @@ impl Answer {
             }
             Answer::How(how) => {
                 let some = [&how.take, &how.outbox.not_kept].into_iter().flatten();
-                let link = [&how.link.engine, &how.link.why];
                 let all = some
-                    .chain(link)
-                    .chain([&how.version])
+                    .chain([&how.link.why, &how.version])
                     .chain(how.failures.iter().map(|failure| &failure.what))
                     .chain(how.selections.iter().map(|one| &one.selects))
                     .chain(&how.slots);
@@ -661,7 +660,7 @@ mod tests {
             namespace: "default".parse().expect("a namespace"),
             began: 1,
             link: Link {
-                engine: "etcd".to_owned(),
+                engine: Engine::Etcd,
                 is_up: false,
                 since: 2,
                 why: "connection refused".to_owned(),
@@ -724,7 +723,7 @@ mod tests {
             Answer::Failed(node("lb1"), "no".to_owned()),
             Answer::LeftOut("over 10 hops: a -> a ...".to_owned()),
             Answer::Said(Summary {
-                engine: "etcd".to_owned(),
+                engine: Engine::Etcd,
                 away: Some("silent".to_owned()),
                 until: 9,
                 selection: Some(SelectionState::NotStored("full".to_owned())),
@@ -966,9 +965,9 @@ mod tests {
             left_out: vec![too_far.clone(), too_far],
             selection: Some(SelectionState::NotStored("no\nroom".to_owned())),
         };
-        let answers = said(&step, "etcd", Some("silent"));
+        let answers = said(&step, Engine::Etcd, Some("silent"));
         let summary = Summary {
-            engine: "etcd".to_owned(),
+            engine: Engine::Etcd,
             away: Some("silent".to_owned()),
             until: 5,
             selection: Some(SelectionState::NotStored("no room".to_owned())),

@@ -17,7 +17,7 @@ use crate::outcome::read_settled;
 use crate::state::history::{self, Entry, What};
 use crate::state::store::Store;
 use again_base::layout::{Look, Tone, complain, plural, say};
-use again_base::model::{Exit, Kind, Moment, Outcome, Span, Walltime, outcome_of};
+use again_base::model::{Exit, Kind, Moment, Span, Walltime, outcome_of};
 use again_base::schema::SCHEMA;
 use again_base::schema::history::Event;
 use again_base::sys::clock::moment;
@@ -236,8 +236,7 @@ fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> Stri
         _ => None,
     };
     let tone = match (entry.what, entry.outcome) {
-        (What::Ended, Some(Outcome::Failed | Outcome::Killed)) => Tone::Bad,
-        (What::Ended, Some(Outcome::Unknown | Outcome::Skipped)) => Tone::Attention,
+        (What::Ended, Some(outcome)) => outcome.into(),
         (What::Ended | What::Satisfied, _) => Tone::Good,
         (What::Refused | What::Stopped | What::Delayed, _) => Tone::Attention,
         (What::Failed | What::Lost, _) => Tone::Bad,
@@ -266,7 +265,7 @@ fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use again_base::model::{Boottime, Place};
+    use again_base::model::{Boottime, Outcome, Place};
     use proptest::prelude::*;
 
     fn entry(chain: &str, seconds: u64, what: What, reason: &str) -> Entry {

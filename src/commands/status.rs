@@ -22,8 +22,8 @@ use crate::state::triggered::Present;
 use again_base::layout::frame::Frame;
 use again_base::layout::{Look, Tone, complain, cut, megabytes, plural, quoted, say};
 use again_base::model::{
-    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Outcome, Provenance, Refusal,
-    Span, TimerState, Walltime,
+    Activity, DriverState, Exit, Foreign, Kind, Moment, Obstacle, Provenance, Refusal, Span,
+    TimerState, Walltime,
 };
 use again_base::puppet::cmdline::Application;
 use again_base::schema::status::ThisRun;
@@ -358,12 +358,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
         lines.push(("processes", Tone::Plain, activity_text(activity)));
     }
     if let Some(last) = &record.last {
-        let tone = match last.outcome {
-            Outcome::Failed => Tone::Bad,
-            Outcome::Unknown => Tone::Attention,
-            _ => Tone::Good,
-        };
-        lines.push(("last", tone, last_text(last, now)));
+        lines.push(("last", last.outcome.into(), last_text(last, now)));
     }
     if let Some(refused) = &record.refused {
         let text = happened(&refused.at, &refused.timer, now);

@@ -6,6 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::few::Few;
 use crate::ask::{self, Answer};
+use crate::settings::Engine;
 use crate::step::model::{Client, News, Said};
 use crate::wire::name::{Id, Node};
 
@@ -117,7 +118,7 @@ impl Callers {
     }
 
     /// Tells somebody what their request came to.
-    pub fn said(&mut self, client: Client, said: &Said, engine: &str, away: Option<&str>) {
+    pub fn said(&mut self, client: Client, said: &Said, engine: Engine, away: Option<&str>) {
         let Some(caller) = self.callers.get_mut(&client) else {
             return;
         };
@@ -254,7 +255,7 @@ mod tests {
         callers.wait(client, BTreeSet::new());
         callers.progress(&way(1, "a"), &told(Outcome::Taken));
         assert!(callers.is_owed());
-        callers.said(client, &said(&["a"], &[]), "etcd", None);
+        callers.said(client, &said(&["a"], &[]), Engine::Etcd, None);
         callers.progress(&way(1, "a"), &told(Outcome::Changed));
         assert_eq!(heard(&mut ear), ["delivered a", "said", "end"]);
         callers.leave(client);
@@ -269,7 +270,7 @@ mod tests {
         callers.wait(client, BTreeSet::from(ways.clone()));
         // Before the engine has said that it has it.
         callers.progress(&ways[0], &told(Outcome::Taken));
-        callers.said(client, &said(&["a", "b", "c"], &["d"]), "etcd", None);
+        callers.said(client, &said(&["a", "b", "c"], &["d"]), Engine::Etcd, None);
         let first = [
             "delivered a",
             "delivered b",

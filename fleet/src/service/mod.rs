@@ -370,7 +370,7 @@ impl<'a> Service<'a> {
         let rules = new.rules().map_err(|e| e.to_string())?;
         let reactions = new.reactions().map_err(|e| e.to_string())?;
         self.driver.sign_by(Seals::new(&new)?);
-        self.driver.health.engine = new.engine.to_string();
+        self.driver.health.engine = new.engine;
         self.driver.operators.clone_from(&new.operators);
         self.settings = new;
         self.reactions.clone_from(&reactions);

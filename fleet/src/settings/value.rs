@@ -1,6 +1,5 @@
 //! The values of settings, as they are read from the file and from the environment.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -29,21 +28,22 @@ impl Setting for Command {
     }
 }
 
-/// What carries triggers between the nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    /// etcd 3.
-    Etcd,
-    /// NATS with JetStream.
-    Nats,
+again_base::shown_words! {
+    /// What carries triggers between the nodes.
+    #[derive(Default)]
+    pub enum Engine {
+        /// etcd 3.
+        #[default]
+        Etcd = "etcd",
+        /// NATS with JetStream.
+        Nats = "nats",
+    }
 }
 
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Engine::Etcd => "etcd",
-            Engine::Nats => "nats",
-        })
+impl Engine {
+    /// Whether the backend has slots and locks. On NATS a key that is renewed loses its place.
+    pub const fn supports_slots(self) -> bool {
+        matches!(self, Engine::Etcd)
     }
 }
 
@@ -83,7 +83,13 @@ impl Endpoint {
 
 impl Value for Engine {
     fn read(text: &str) -> Result<Self, String> {
-        choice(text, &[("etcd", Engine::Etcd), ("nats", Engine::Nats)])
+        choice(
+            text,
+            &Engine::ALL
+                .iter()
+                .map(|one| (one.kind(), *one))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 

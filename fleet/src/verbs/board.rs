@@ -11,7 +11,7 @@ use super::Exit;
 use super::reply::{Fired, Reply};
 use crate::step::model::News;
 use crate::wire::name::Node;
-use crate::wire::outcome::Outcome;
+use crate::wire::outcome::{Class, Outcome};
 
 /// How many rows the table has at most.
 const MOST_ROWS: usize = 200;
@@ -53,53 +53,24 @@ enum State {
     NoAnswer,
 }
 
-/// How a target counts in the end; the first is what a person looks for first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Sum {
-    Failed,
-    NotInTime,
-    Done,
-}
-
 impl State {
-    /// How it counts for whoever takes it back.
-    fn sum_of_cancel(self) -> Sum {
+    /// Its class for whoever waits for a run.
+    fn class(self) -> Class {
         match self {
-            State::Told(
-                Outcome::Cancelled
-                | Outcome::Superseded
-                | Outcome::Refused
-                | Outcome::Expired
-                | Outcome::Halted,
-            ) => Sum::Done,
-            State::Silent | State::NoAnswer | State::Told(Outcome::Held) => Sum::NotInTime,
-            _ => Sum::Failed,
+            State::Told(outcome) => outcome.class(),
+            State::NotFired => Class::Failed,
+            State::Silent => Class::Open,
+            State::NoAnswer => Class::Late,
         }
     }
 
-    fn sum(self) -> Sum {
+    /// Its class for whoever takes the trigger back: that no run begins is what is wanted.
+    fn class_of_cancel(self) -> Class {
+        use Outcome::{Cancelled, Expired, Halted, Held, Refused, Superseded};
         match self {
-            State::Told(
-                Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called,
-            ) => Sum::Done,
-            State::NotFired
-            | State::Told(
-                Outcome::Failed
-                | Outcome::Unknown
-                | Outcome::Refused
-                | Outcome::Cancelled
-                | Outcome::Superseded
-                | Outcome::Halted,
-            ) => Sum::Failed,
-            State::Silent
-            | State::NoAnswer
-            | State::Told(
-                Outcome::Taken
-                | Outcome::Held
-                | Outcome::TooLate
-                | Outcome::Started
-                | Outcome::Expired,
-            ) => Sum::NotInTime,
+            State::Told(Cancelled | Superseded | Refused | Expired | Halted) => Class::Done,
+            State::Silent | State::NoAnswer | State::Told(Held) => Class::Late,
+            _ => Class::Failed,
         }
     }
 
@@ -118,16 +89,6 @@ impl State {
             State::Silent => "no word yet".to_owned(),
             State::NoAnswer => "no answer".to_owned(),
             State::Told(outcome) => outcome.to_string(),
-        }
-    }
-}
-
-impl Sum {
-    fn tone(self) -> Tone {
-        match self {
-            Sum::Failed => Tone::Bad,
-            Sum::NotInTime => Tone::Attention,
-            Sum::Done => Tone::Good,
         }
     }
 }
@@ -156,10 +117,10 @@ impl Board {
         }
     }
 
-    fn sum(&self, stand: &Stand) -> Sum {
+    fn class(&self, stand: &Stand) -> Class {
         match self.wish {
-            Wish::Run => stand.state.sum(),
-            Wish::Cancel => stand.state.sum_of_cancel(),
+            Wish::Run => stand.state.class(),
+            Wish::Cancel => stand.state.class_of_cancel(),
         }
     }
 
@@ -185,8 +146,8 @@ impl Board {
             },
         };
         let is_better = wish == Wish::Cancel
-            && stand.state.sum_of_cancel() != Sum::NotInTime
-            && stand.state.sum_of_cancel() < new.state.sum_of_cancel();
+            && stand.state.class_of_cancel() != Class::Late
+            && stand.state.class_of_cancel() < new.state.class_of_cancel();
         if new == *stand || is_better {
             return None;
         }
@@ -201,26 +162,26 @@ impl Board {
 
     /// How the command ends that waited for this.
     pub fn exit(&self) -> Exit {
-        match self.sums().next() {
-            Some(Sum::Failed) => Exit::Failed,
-            Some(Sum::NotInTime) => Exit::NotInTime,
-            Some(Sum::Done) | None => Exit::Done,
+        match self.classes().next() {
+            Some(Class::Failed | Class::NoRun) => Exit::Failed,
+            Some(Class::Late | Class::Open) => Exit::NotInTime,
+            Some(Class::Done) | None => Exit::Done,
         }
     }
 
     /// Of all targets, the worst first.
-    fn sums(&self) -> impl Iterator<Item = Sum> {
-        let mut sums: Vec<Sum> = self.targets.values().map(|one| self.sum(one)).collect();
-        sums.sort();
-        sums.into_iter()
+    fn classes(&self) -> impl Iterator<Item = Class> {
+        let mut classes: Vec<Class> = self.targets.values().map(|one| self.class(one)).collect();
+        classes.sort();
+        classes.into_iter()
     }
 
     /// How many are in each state, in words.
     fn counts(&self) -> String {
-        let mut counts = BTreeMap::<(Sum, String), usize>::new();
+        let mut counts = BTreeMap::<(Class, String), usize>::new();
         for stand in self.targets.values() {
             *counts
-                .entry((self.sum(stand), stand.state.word()))
+                .entry((self.class(stand), stand.state.word()))
                 .or_default() += 1;
         }
         let words: Vec<String> = counts
@@ -249,14 +210,14 @@ impl Board {
     pub fn table(&self, look: &Look) -> Vec<String> {
         let width = self.targets.keys().map(|node| node.as_str().len()).max();
         let width = width.unwrap_or(0).min(40);
-        let mut rows: Vec<(Sum, &Node, &Stand)> = self
+        let mut rows: Vec<(Class, &Node, &Stand)> = self
             .targets
             .iter()
-            .map(|(node, stand)| (self.sum(stand), node, stand))
+            .map(|(node, stand)| (self.class(stand), node, stand))
             .collect();
-        rows.sort_by_key(|(sum, node, _)| (*sum, *node));
-        let row = |(sum, node, stand): &(Sum, &Node, &Stand)| {
-            let word = look.paint(sum.tone(), &format!("{:<11}", stand.state.word()));
+        rows.sort_by_key(|(class, node, _)| (*class, *node));
+        let row = |(class, node, stand): &(Class, &Node, &Stand)| {
+            let word = look.paint(class.tone(), &format!("{:<11}", stand.state.word()));
             format!("  {:<width$}  {word}  {}", node.as_str(), clean(&stand.why))
                 .trim_end()
                 .to_owned()
@@ -271,14 +232,14 @@ impl Board {
     /// The last line.
     pub fn verdict(&self, took: Span) -> String {
         let all = self.targets.len();
-        let done = self.sums().filter(|sum| *sum == Sum::Done).count();
+        let done = self.classes().filter(|class| *class == Class::Done).count();
         let (s, counts) = (plural(all), self.counts());
         format!("{done} of {all} node{s} done in {took}: {counts}")
     }
 
     /// How it looks when it ends.
     pub fn tone(&self) -> Tone {
-        self.sums().next().unwrap_or(Sum::Done).tone()
+        self.classes().next().unwrap_or(Class::Done).tone()
     }
 
     /// What became of a target, for JSON: a word, and why.
@@ -301,7 +262,7 @@ impl Board {
         let open = self
             .targets
             .iter()
-            .filter(|(_, stand)| self.sum(stand) == Sum::NotInTime);
+            .filter(|(_, stand)| [Class::Late, Class::Open].contains(&self.class(stand)));
         open.map(|(node, _)| node.clone()).collect()
     }
 }
@@ -460,6 +421,25 @@ mod tests {
             "[##########----------] 2 of 4 in 3s: 1 changed, 1 started, 1 no word yet, 1 not fired"
         );
         assert_eq!(board.tone(), Tone::Bad);
+    }
+
+    #[test]
+    fn table_has_the_colour_of_the_class_of_each_outcome() {
+        let colour = Look {
+            width: None,
+            colour: true,
+        };
+        for outcome in Outcome::ALL {
+            let mut board = board(&["a"]);
+            told(&mut board, "a", *outcome);
+            let word = format!("{:<11}", outcome.to_string());
+            let painted = colour.paint(outcome.class().tone(), &word);
+            assert!(
+                board.table(&colour)[0].contains(painted.trim_end()),
+                "{outcome}"
+            );
+            assert_eq!(board.tone(), outcome.class().tone(), "{outcome}");
+        }
     }
 
     #[test]

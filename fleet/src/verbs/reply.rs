@@ -176,6 +176,7 @@ impl Fired {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::settings::Engine;
 
     pub fn node(name: &str) -> Node {
         name.parse().expect("a certname")
@@ -183,7 +184,7 @@ pub(super) mod tests {
 
     fn summary(away: Option<&str>) -> Answer {
         Answer::Said(Summary {
-            engine: "etcd".to_owned(),
+            engine: Engine::Etcd,
             away: away.map(str::to_owned),
             until: 1_795_219_387_045,
             selection: None,
@@ -229,7 +230,7 @@ pub(super) mod tests {
     fn selection_says_what_happens_next() {
         let with = |state| Reply {
             summary: Some(Summary {
-                engine: "etcd".to_owned(),
+                engine: Engine::Etcd,
                 away: None,
                 until: now().millis(),
                 selection: state,

@@ -1,5 +1,6 @@
 //! What became of a trigger, told by its target: to the sender, and to everyone as part of a story.
 
+use again_base::layout::Tone;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
@@ -50,7 +51,46 @@ again_base::shown_words! {
     }
 }
 
+/// Class of an outcome for whoever wants the trigger's run; what a person has to look at comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// The run failed, or there will be none because of a failure or a refusal.
+    Failed,
+    /// There will be no run of this trigger, or nobody knows how it ended.
+    NoRun,
+    /// No run began in time.
+    Late,
+    /// The run waits, or has not ended.
+    Open,
+    /// The run, or another one in its place, did its job.
+    Done,
+}
+
+impl Class {
+    /// The colour of tables, stories and last lines.
+    pub const fn tone(self) -> Tone {
+        match self {
+            Class::Failed => Tone::Bad,
+            Class::NoRun | Class::Late => Tone::Attention,
+            Class::Open => Tone::Plain,
+            Class::Done => Tone::Good,
+        }
+    }
+}
+
 impl Outcome {
+    /// Its class, for every table and colour.
+    pub const fn class(self) -> Class {
+        use Outcome::*;
+        match self {
+            Failed | Refused | Halted => Class::Failed,
+            Unknown | Cancelled | Superseded => Class::NoRun,
+            Held | Expired | TooLate => Class::Late,
+            Taken | Started => Class::Open,
+            Changed | Unchanged | Satisfied | Called => Class::Done,
+        }
+    }
+
     /// Whether the sender need not keep the trigger any longer: the target has it, or will never have it.
     pub fn releases(self) -> bool {
         self != Outcome::Held

@@ -259,7 +259,8 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let run = run.arg("600").stdout(Stdio::null()).stderr(Stdio::null());
     let mut run = run.spawn().expect("sleep");
     let id = Id::from_bits(1);
-    let origin = json!({ "triggers": [{ "id": id }] });
+    let trigger = json!({ "id": id, "sender": "web1", "name": "x", "number": 1 });
+    let origin = json!({ "origins": [], "triggers": [trigger] });
     let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
     let status = json!({ "schema": 1, "targets": [{ "timers": [], "running": running }] });
     node.helper_shows("status", &status.to_string());

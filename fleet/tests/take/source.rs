@@ -72,7 +72,7 @@ fn neither_an_engine_nor_its_runtime_is_in_reach() {
         new.extend(more.collect::<Vec<_>>());
     }
     let expected = [
-        "handover", "identity", "origin", "policy", "puppet", "settings", "spool", "take", "wire",
+        "handover", "identity", "policy", "puppet", "settings", "spool", "take", "wire",
     ];
     assert_eq!(
         reached.iter().map(String::as_str).collect::<Vec<_>>(),

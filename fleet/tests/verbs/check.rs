@@ -29,7 +29,7 @@ fn how() -> How {
         namespace: "test".parse().expect("a namespace"),
         began: 1,
         link: Link {
-            engine: "etcd".to_owned(),
+            engine: again_fleet::settings::Engine::Etcd,
             is_up: true,
             since: 2,
             why: String::new(),

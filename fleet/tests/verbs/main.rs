@@ -56,7 +56,7 @@ fn name(text: &str) -> Name {
 
 fn said(away: Option<&str>) -> Answer {
     Answer::Said(Summary {
-        engine: "etcd".to_owned(),
+        engine: again_fleet::settings::Engine::Etcd,
         away: away.map(str::to_owned),
         until: 1_795_219_387_045,
         selection: None,

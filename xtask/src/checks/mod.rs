@@ -17,6 +17,9 @@ mod sizes;
 /// Fixed sleeps in tests.
 #[cfg(test)]
 mod sleeps;
+/// Facts that are compared as text.
+#[cfg(test)]
+mod words;
 
 use std::path::{Path, PathBuf};
 

@@ -40,7 +40,7 @@ impl Driver {
 
     /// From now on this node is a candidate for these.
     pub fn lock(&mut self, locks: &[Lock]) {
-        let has_places = self.health.engine != "nats";
+        let has_places = self.health.engine.supports_slots();
         if !has_places && !locks.is_empty() {
             warn!("{NO_LOCKS}");
         }
@@ -348,7 +348,7 @@ impl Driver {
 
     /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the engine says it of all.
     pub(super) fn show_locks(&mut self, client: Client, is_own: bool) {
-        if self.health.engine == "nats" {
+        if !self.health.engine.supports_slots() {
             let why = ask::Answer::Refused(NO_LOCKS.to_owned());
             return self.callers.answer(client, why);
         }

@@ -66,7 +66,7 @@ use crate::policy::newest::Ignored;
 use crate::policy::rolling::Count;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
-use crate::settings::Settings;
+use crate::settings::{Engine, Settings};
 use crate::spool::{self, Spool};
 use crate::step::model::{Action, Answer, Client, Draft, Event, LetterId, Place, State};
 use crate::step::{step, wakes};
@@ -191,8 +191,8 @@ struct Outgoing {
 /// What there is to say of the service.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// The engine, as people call it.
-    pub engine: String,
+    /// The backend.
+    pub engine: Engine,
     /// Whether it is reached.
     pub is_up: bool,
     /// Since when.
@@ -227,11 +227,11 @@ impl Driver {
         runs.soon(clock::boottime());
         let directory = settings.state_dir.join("serve");
         let (tally, told) = Tally::open(&directory);
-        let engine = settings.engine.to_string();
-        let has_places = engine != "nats";
-        let (slots_file, slots) = holders::File::open(&directory, has_places, |group, run| {
-            ways.run_ended(group, run)
-        });
+        let (slots_file, slots) = holders::File::open(
+            &directory,
+            settings.engine.supports_slots(),
+            |group, run| ways.run_ended(group, run),
+        );
         let me = settings.certname()?.clone();
         let (newest_file, newest) = newest::File::open(&directory);
         state.continue_from(newest.of(&me).unwrap_or(0));
@@ -245,7 +245,7 @@ impl Driver {
             operators: settings.operators.clone(),
             state,
             health: Health {
-                engine,
+                engine: settings.engine,
                 since: began,
                 why: "it was not reached yet".to_owned(),
                 ..Health::default()
@@ -358,7 +358,7 @@ impl Driver {
                     engine, is_up, why, ..
                 } = &self.health;
                 let away = (!is_up).then_some(why.as_str());
-                self.callers.said(client, &said, engine, away);
+                self.callers.said(client, &said, *engine, away);
             }
             Action::Progress { id, target, news } => self.callers.progress(&(id, target), &news),
             Action::ReadNodes => self.read_nodes(),

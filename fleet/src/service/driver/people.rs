@@ -156,7 +156,7 @@ impl Driver {
             namespace: self.namespace.clone(),
             began: self.began.millis(),
             link: ask::Link {
-                engine: health.engine.clone(),
+                engine: health.engine,
                 is_up: health.is_up,
                 since: health.since.millis(),
                 why: ask::words(&health.why),

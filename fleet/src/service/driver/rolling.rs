@@ -60,7 +60,7 @@ impl Driver {
     }
 
     fn queue(&mut self, which: Which, at_once: u32) {
-        if self.health.engine == "nats" {
+        if !self.health.engine.supports_slots() {
             return self.no_turn(which, Outcome::Refused, NO_PLACES);
         }
         let known = self.turns.0.iter().find(|(_, one)| *one == which);

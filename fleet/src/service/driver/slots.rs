@@ -28,7 +28,7 @@ impl Driver {
 
     /// Whether places can be had with this engine; if not, somebody is told so.
     pub fn has_places(&mut self, client: Client) -> bool {
-        let has_places = self.health.engine != "nats";
+        let has_places = self.health.engine.supports_slots();
         if !has_places {
             let why = ask::Answer::Refused(NO_PLACES.to_owned());
             self.callers.answer(client, why);

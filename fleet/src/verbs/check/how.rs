@@ -220,7 +220,7 @@ mod tests {
     use super::super::finding::Grade;
     use super::*;
     use crate::ask::{Link, Waiting};
-    use crate::settings::{Flags, Surroundings, settings};
+    use crate::settings::{Engine, Flags, Surroundings, settings};
 
     const NOW: u64 = 1_795_219_387_045;
 
@@ -231,7 +231,7 @@ mod tests {
             namespace: "default".parse().expect("a namespace"),
             began: NOW,
             link: Link {
-                engine: "etcd".to_owned(),
+                engine: Engine::Etcd,
                 is_up: true,
                 since: NOW,
                 why: String::new(),

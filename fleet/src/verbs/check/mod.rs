@@ -156,17 +156,14 @@ fn set(settings: &Settings) -> Vec<Finding> {
     });
     if let Some(group) = &settings.slots_group {
         let limit = settings.slots_limit;
-        found.push(match settings.engine {
-            Engine::Etcd => Finding::ok(
-                "slots",
-                format!("runs wait for a slot of group '{group}', which has {limit}"),
-            ),
-            Engine::Nats => {
-                Finding::error("slots", NO_PLACES, "use etcd, or leave slots_group out")
-            }
+        found.push(if settings.engine.supports_slots() {
+            let what = format!("runs wait for a slot of group '{group}', which has {limit}");
+            Finding::ok("slots", what)
+        } else {
+            Finding::error("slots", NO_PLACES, "use etcd, or leave slots_group out")
         });
     }
-    if settings.engine == Engine::Nats && settings.locks().is_ok_and(|all| !all.is_empty()) {
+    if !settings.engine.supports_slots() && settings.locks().is_ok_and(|all| !all.is_empty()) {
         let to_do = "use etcd, or take the locks away";
         found.push(Finding::error("locks", NO_LOCKS, to_do));
     }

@@ -109,7 +109,10 @@ async fn any(signals: &mut [Signal]) -> usize {
 
 /// What is watched. On NATS nobody shares slots.
 fn places(settings: &Settings) -> Vec<Place> {
-    let slots = (settings.engine == Engine::Etcd).then_some((Prefix::AllSlots, 1));
+    let slots = settings
+        .engine
+        .supports_slots()
+        .then_some((Prefix::AllSlots, 1));
     let all = [(Prefix::Nodes, SELDOM)].into_iter().chain(slots);
     all.map(|(prefix, often)| (prefix.encode(&settings.namespace), often))
         .collect()

@@ -16,7 +16,6 @@ use crate::policy::select::{Condition, Selection};
 use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
-use crate::wire::outcome::Outcome;
 
 /// All nodes that the backend knows of, or that it knew of when it was read last.
 #[derive(Debug, Default)]
@@ -266,15 +265,10 @@ impl Entry {
             return [node, there, none(), nothing, none()];
         }
         let last = told.last.map_or((Tone::Plain, String::new()), |last| {
-            let tone = match last {
-                Outcome::Failed => Tone::Bad,
-                Outcome::Unknown => Tone::Attention,
-                _ => Tone::Good,
-            };
             let when = told
                 .ended
                 .map_or_else(String::new, |ended| format!(" {}", at(ended)));
-            (tone, format!("{last}{when}"))
+            (last.class().tone(), format!("{last}{when}"))
         });
         let environment = (Tone::Plain, clean(&told.environment));
         [node, there, environment, last, self.state(told, now)]
@@ -330,6 +324,7 @@ impl Entry {
 mod tests {
     use super::*;
     use crate::policy::select::tests::node as told;
+    use crate::wire::outcome::Outcome;
 
     fn roster() -> Roster {
         let of = |name: &str, change: fn(&mut Inventory)| {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::policy::story::{State, Step, Story, nodes};
 use crate::wire::lineage::Cause;
 use crate::wire::name::{Id, Node};
-use crate::wire::outcome::{Outcome, Ran};
+use crate::wire::outcome::Ran;
 
 /// A tree of text, with what is known of all of it above and below.
 pub fn lines(story: &Story, look: &Look, now: Walltime) -> Vec<String> {
@@ -88,13 +88,8 @@ pub(super) fn by(cause: Cause) -> &'static str {
 }
 
 pub(super) fn tone(state: State) -> Tone {
-    let State::Told(outcome, _) = state else {
-        return Tone::Attention;
-    };
-    match outcome {
-        Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => Tone::Good,
-        Outcome::Failed | Outcome::Refused | Outcome::Halted => Tone::Bad,
-        Outcome::Taken | Outcome::Started => Tone::Plain,
+    match state {
+        State::Told(outcome, _) => outcome.class().tone(),
         _ => Tone::Attention,
     }
 }
@@ -276,7 +271,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::policy::story::tests::{entries, entry};
-    use crate::wire::outcome::Entry;
+    use crate::wire::outcome::{Entry, Outcome};
     use proptest::prelude::*;
 
     const PLAIN: Look = Look {
