@@ -146,7 +146,8 @@
 #   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each goes
 #   by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is 30
 #   minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it goes
-#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see `common::again::wait_for_slot`.
+#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see
+#   `common::again::wait_for_slot`.
 #
 # @param slots_prerun
 #   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it

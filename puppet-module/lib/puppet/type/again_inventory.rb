@@ -67,6 +67,21 @@ Puppet::Type.newtype(:again_inventory) do
     validate { |value| raise ArgumentError, "#{value.inspect} is not an absolute path" unless value.is_a?(String) && value.start_with?('/') }
   end
 
+  # Methods of Puppet that it calls during a run, and that this module overrides: without one of them nothing would be told, in silence.
+  def self.missing_hooks
+    require 'puppet/transaction/event_manager'
+    require 'puppet/transaction/report'
+    hooks = { Puppet::Type => :pre_run_check, Puppet::Transaction => :perform_pre_run_checks,
+              Puppet::Transaction::EventManager => :process_events, Puppet::Transaction::Report => :finalize_report }
+    hooks.reject { |owner, name| owner.method_defined?(name) || owner.private_method_defined?(name) }.map { |owner, name| "#{owner}##{name}" }
+  end
+
+  # Called when a node turns its catalog into resources, before any of them is applied.
+  validate do
+    missing = self.class.missing_hooks
+    err("this module does not know Puppet #{Puppet.version}: it has no #{missing.join(', ')}; the fleet does not see all that runs do") if missing.any?
+  end
+
   # Called before anything of the catalog is applied.
   def pre_run_check
     # A catalog may be applied more than once.

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require 'spec_helper'
-require_relative '../../support/servers'
+require 'support/servers'
 
 describe 'common::again::servers' do
   include_context 'with servers'

@@ -46,6 +46,25 @@ describe 'the type again_inventory' do
     report
   end
 
+  it 'finds all methods of this Puppet that the module builds on' do
+    expect(type.missing_hooks).to eq([])
+    transaction = File.read(Puppet::Transaction.instance_method(:evaluate).source_location.first)
+    expect(transaction).to include('.post_resource_eval', '.prefetch', '.pre_run_check', '.process_events')
+    require 'puppet/configurer'
+    expect(File.read(Puppet::Configurer.instance_method(:run).source_location.first)).to include('.finalize_report')
+    expect(Puppet::Settings::IniFile).to respond_to(:parse)
+    expect(Puppet::Settings::IniFile.instance_methods).to include(:setting)
+    expect(Puppet::Settings::IniFile::Manipulator.instance_methods).to include(:set, :delete)
+    expect(Puppet::Transaction::Report.instance_methods).to include(:resource_statuses, :finalize_report)
+    expect(Puppet::Resource::Status.instance_methods).to include(:fail_with_event, :dependency_failed?, :failed_to_restart?)
+  end
+
+  it 'says in one line of the report that a method is missing, and fails no run' do
+    allow(type).to receive(:missing_hooks).and_return(['Puppet::Transaction::Report#finalize_report'])
+    apply
+    expect(messages.select { |message| message.level == :err }.map(&:message)).to match([%r{\Athis module does not know Puppet .*: it has no Puppet::Transaction::Report#finalize_report}])
+  end
+
   it 'tells before anything is applied, and how it ended' do
     report = apply(facts: { 'role' => 'lb', 'load' => 2, 'virtual' => false })
     expect(asked).to eq(['tell', 'exec', 'tell --end=changed'])
