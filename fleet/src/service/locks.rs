@@ -346,6 +346,19 @@ impl Locks {
         deeds
     }
 
+    /// What was to be removed does not stand there at this revision: it was signed, or it went between a list and the beginning of the
+    /// watch, which then shows no end.
+    pub fn not_cleared(&mut self, name: &Name, revision: u64) -> Vec<Deed> {
+        let due = self.now + PAUSE.times(2) + self.jitter;
+        let one = self.all.get_mut(name);
+        let is_same = |one: &&mut One| one.seen == Seen::Coming && one.came.0 == revision;
+        let Some(one) = one.filter(|one| one.lock.is_some()).filter(is_same) else {
+            return Vec::new();
+        };
+        (one.seen, one.due) = (Seen::Unknown, Some(due));
+        vec![Deed::Look(name.clone())]
+    }
+
     /// Something stands there, or nothing, as of this revision; where it was listed, it stood there after all that was answered before.
     pub fn saw(
         &mut self,

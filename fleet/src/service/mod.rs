@@ -70,6 +70,7 @@ use self::driver::{Driver, Note, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
 use crate::access::Access;
+use crate::ask::Question;
 use crate::policy::rule::Rule;
 use crate::seal::Seals;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
@@ -256,7 +257,13 @@ impl<'a> Service<'a> {
     fn note(&mut self, note: Note) {
         match note {
             Note::Came(guest) => self.driver.let_in(guest),
-            Note::Asked(client, question) => self.driver.asked(client, question),
+            Note::Asked(client, question) => {
+                // What waits on disk was sent before.
+                if matches!(question, Question::Fire { .. } | Question::TakeBack { .. }) {
+                    self.driver.send_requests(false);
+                }
+                self.driver.asked(client, question);
+            }
             Note::Left(client) => self.driver.left(client),
             Note::Handed(answers, why) => self.driver.handed(answers, why),
             Note::More => self.driver.show_more(),

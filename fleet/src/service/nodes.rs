@@ -79,7 +79,8 @@ impl Nodes {
         written
     }
 
-    /// Removes a node from the last inventory; whether it was there. It stays if the disk refuses that.
+    /// Removes a node from the last inventory; whether it was there. It stays if the disk refuses that, and the inventory is not too
+    /// large for it.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -88,8 +89,13 @@ impl Nodes {
         if !last.forget(node) {
             return Ok(false);
         }
-        self.file.write(&last)?;
-        self.unwritten = None;
+        match self.file.write(&last) {
+            Err(e) if e.kind() == io::ErrorKind::FileTooLarge => self.unwritten = Some(last),
+            written => {
+                written?;
+                self.unwritten = None;
+            }
+        }
         // What was read before may still have it.
         self.kept = self.readings;
         Ok(true)
@@ -166,5 +172,7 @@ mod tests {
             assert!(nodes.keep(&last).is_err());
             assert_eq!(last.lost, Some(at(2)));
         }
+        let web1 = "web1".parse().expect("a certname");
+        assert!(nodes.forget(&web1).expect("forgotten") && !nodes.forget(&web1).expect("gone"));
     }
 }

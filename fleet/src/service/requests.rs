@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use tracing::warn;
 
+use again_base::layout::plural;
 use again_base::model::{Span, Walltime};
 
 use crate::ask;
@@ -31,8 +32,8 @@ pub enum Found {
     Send(Request),
     /// Drop it, for this reason.
     Drop(String),
-    /// Nothing; the executor has removed it.
-    Gone,
+    /// Nothing now: the executor has removed it, or it cannot be read at the moment.
+    Nothing,
 }
 
 impl Requests {
@@ -64,7 +65,10 @@ impl Requests {
         self.error = None;
         if found.others.difference(&self.refused).next().is_some() {
             let (count, path) = (found.others.len(), self.spool.path().display());
-            warn!("{count} entries of {path} are not requests; remove directories among them");
+            let s = plural(count);
+            warn!(
+                "{path} has entries that are not requests ({count} file{s}, links or directories); remove directories among them"
+            );
         }
         let is_complete = !found.is_full(true);
         self.refused = found.others;
@@ -77,8 +81,8 @@ impl Requests {
     /// What is to be done about a file.
     pub fn read(&self, id: &Id, now: Walltime) -> Found {
         let (bytes, at) = match self.spool.read(id) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Found::Gone,
-            Err(e) => return Found::Drop(e.to_string()),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Found::Drop(e.to_string()),
+            Err(_) => return Found::Nothing,
             Ok(read) => read,
         };
         match ask::spooled(&bytes) {

@@ -94,7 +94,7 @@ impl Requests {
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.parse::<Id>().ok());
             match id {
-                Some(id) if !meta.is_dir() => drop(found.files.insert((written_at(&meta), id))),
+                Some(id) if meta.is_file() => drop(found.files.insert((written_at(&meta), id))),
                 _ => drop(found.others.insert(name)),
             }
         }
@@ -118,7 +118,8 @@ impl Requests {
     /// The bytes of a request, and when it was sent.
     ///
     /// # Errors
-    /// It cannot be read, or it is not a file that root, or a member of the group that may write there, has left.
+    /// It cannot be read. With [`io::ErrorKind::InvalidData`]: it is not a file that root, or a member of the group that may write
+    /// there, has left.
     pub fn read(&self, id: &Id) -> io::Result<(Vec<u8>, Walltime)> {
         let directory = self.check()?;
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -128,14 +129,14 @@ impl Requests {
             .open(self.0.join(id.as_str()))?;
         let found = opened.metadata()?;
         if !found.is_file() || found.nlink() != 1 || found.len() > LARGEST {
-            return Err(io::Error::other(
-                "it is not a file with one name and of a sensible size",
-            ));
+            return Err(refusal(format!(
+                "it is not a regular file of at most {LARGEST} bytes with one link"
+            )));
         }
         let is_groups = directory.mode() & 0o020 != 0 && found.gid() == directory.gid();
         if !is_roots(&found) && !is_groups {
             let (user, group) = (found.uid(), found.gid());
-            return Err(io::Error::other(format!(
+            return Err(refusal(format!(
                 "it belongs to user {user} and group {group}, who may not send triggers here"
             )));
         }
@@ -175,6 +176,10 @@ impl Requests {
 
 fn millis(seconds: i64) -> Walltime {
     Walltime::from_millis(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000))
+}
+
+fn refusal(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn written_at(meta: &fs::Metadata) -> Walltime {
@@ -248,7 +253,7 @@ mod tests {
         fs::hard_link(&target, path(1)).expect("linked");
         fs::create_dir(path(2)).expect("made");
         let found = requests.listing().expect("a spool");
-        assert_eq!((found.files.len(), found.others.len()), (2, 1));
+        assert_eq!((found.files.len(), found.others.len()), (1, 2));
         assert!(ids.iter().all(|id| requests.read(id).is_err()));
         // The executor removes them, not their targets, and no directory.
         requests

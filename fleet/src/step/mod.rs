@@ -67,7 +67,11 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         }
         Event::Seen(sights) => target::seen(state, sights, now, out),
         Event::Gone(place) => target::gone(state, &place),
-        Event::Heard(told) => sender::heard(state, told, now, out),
+        Event::Heard(told) => {
+            let letter = LetterId::To(told.target.clone(), told.name.clone());
+            sender::heard(state, told, now, out);
+            selections::settle(state, &letter, now, out);
+        }
         Event::Kept {
             letter,
             version,

@@ -68,15 +68,6 @@ impl State {
         all.iter().take(MOST_SHOWN).map(shown).collect()
     }
 
-    /// Whether the outbox has room for all that a request sends and stores.
-    pub fn has_room_for(&self, request: &Request) -> bool {
-        let letters = self.letters.len() - self.told.values();
-        let id = LetterId::Selection(self.rules.me.clone(), request.name.clone());
-        let stored = StoredSelection::new(request.clone());
-        letters + request.targets.len() <= letters::MOST
-            && stored.is_none_or(|stored| has_room(self, &id, &stored).is_ok())
-    }
-
     /// Whether a stored selection is to be resolved as soon as the nodes are known.
     pub fn needs_nodes(&self, now: &Moment) -> bool {
         self.next_due().is_some_and(|due| due <= now.uptime)

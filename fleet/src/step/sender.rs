@@ -90,7 +90,7 @@ pub(super) fn send(
 }
 
 /// The letter of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
-/// cancelled one stays cancelled. None if the letter is not safe yet.
+/// cancelled one stays cancelled. None if the trigger is neither on disk nor in the backend yet.
 fn sent_before(
     state: &State,
     request: &Request,
@@ -100,7 +100,7 @@ fn sent_before(
     let id = LetterId::To(target.clone(), request.name.clone());
     let letter = state.letters.get(&id)?;
     let trigger = letter.trigger().filter(|one| one.id == request.id)?;
-    if letter.kept.max(letter.confirmed) < letter.version {
+    if trigger.ask == Ask::Run && letter.kept.max(letter.confirmed) < letter.version {
         return None;
     }
     said.until = said.until.max(trigger.expires());

@@ -10,7 +10,7 @@ use super::board::Board;
 use super::screen::Screen;
 use super::service::PATIENCE;
 use super::trigger::{ask, reply_json, wait};
-use super::{Exit, Problem, named, waiting};
+use super::{Exit, Problem, named};
 use crate::ask::Question;
 use crate::cli::Cancel;
 use crate::settings::{self, Flags, Surroundings};
@@ -39,11 +39,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
         Back::To(node) => format!("for {node}"),
     };
     let question = Question::TakeBack { what, wait: true };
-    let asked = ask(&settings, &question, began + PATIENCE).map_err(|e| match e {
-        Problem::Unreachable(why) => waiting::error(&settings, why),
-        other => other,
-    });
-    let (mut conversation, reply) = asked?;
+    let (mut conversation, reply) = ask(&settings, &question, began + PATIENCE)?;
     let mut board = Board::of_cancels(&reply);
     let is_selection = reply.is_selection_cancelled();
     if is_selection && !args.json {

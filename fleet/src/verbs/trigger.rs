@@ -46,7 +46,12 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         ))?;
         return Ok(Exit::Done);
     }
-    let mut unreachable = waiting::recent(&settings);
+    // Who waits for the end needs the service.
+    let mut unreachable = if args.wait {
+        None
+    } else {
+        waiting::recent(&settings)
+    };
     let (away, unknown) = select(
         args,
         &settings,
@@ -81,7 +86,12 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
             if args.json {
                 say(&all.to_string())?;
             }
-            Ok(waiting::exit(args.wait))
+            // Nobody hears what becomes of it.
+            Ok(if args.wait {
+                Exit::NotInTime
+            } else {
+                Exit::Done
+            })
         }
         Err(other) => Err(other),
         Ok((conversation, mut reply)) => {

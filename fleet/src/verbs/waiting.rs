@@ -1,32 +1,40 @@
 //! Requests that wait on disk for the service of this node.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 
 use again_base::layout::{complain, plural, say};
-use again_base::model::{Span, Walltime};
+use again_base::model::Span;
 use again_base::sys::clock::{moment, walltime};
 use again_base::sys::localtime::utc;
 use serde_json::{Value, json};
 
-use super::{Exit, Problem, clock, named};
+use super::{Problem, clock};
 use crate::ask::{self, Question};
 use crate::policy::fire::Request;
 use crate::settings::Settings;
 use crate::spool::requests::{Listing, Requests};
+use crate::wire::name::Id;
 
 /// Age of a request up to which others go to disk without waiting for the service.
 const RECENT: Span = Span::from_secs(60);
 /// The socket in the directory of sockets at which the service is woken.
 const WAKEUP: &str = "events";
 
-/// Why the service is not asked: it did not answer a command shortly before. Nothing if it is to be asked.
+/// Why the service is not asked: it did not answer a command of this user shortly before. Nothing if it is to be asked.
 pub fn recent(settings: &Settings) -> Option<String> {
     let now = walltime();
-    let found = Requests::beside(&settings.spool_dir).listing().ok()?;
-    let is_recent = |at: Walltime| at <= now && now.since(at) < RECENT;
-    let is_busy = found.files.iter().any(|(at, _)| is_recent(*at));
-    let is_root = rustix::process::geteuid().is_root();
-    (is_busy && !found.is_full(is_root)).then(|| "other requests wait already".to_owned())
+    let requests = Requests::beside(&settings.spool_dir);
+    let found = requests.listing().ok()?;
+    let user = rustix::process::geteuid();
+    let is_own = |id: &Id| {
+        let meta = std::fs::symlink_metadata(requests.path().join(id.as_str()));
+        meta.is_ok_and(|meta| meta.uid() == user.as_raw())
+    };
+    let mut files = found.files.iter();
+    let is_away = files.any(|(at, id)| *at <= now && now.since(*at) < RECENT && is_own(id));
+    (is_away && !found.is_full(user.is_root()))
+        .then(|| "the service did not answer a command less than a minute ago".to_owned())
 }
 
 /// How many requests wait and since when, in words, with the directory; nothing if none does.
@@ -38,18 +46,6 @@ pub fn count(requests: &Requests, found: &Listing) -> Option<String> {
     Some(format!(
         "{count} request{s} {verb} in {path} for the service, the oldest since {since}"
     ))
-}
-
-/// The error of a command that cannot wait on disk; it names what does.
-pub fn error(settings: &Settings, why: String) -> Problem {
-    let requests = Requests::beside(&settings.spool_dir);
-    let found = requests.listing().ok();
-    Problem::Failed(match found.and_then(|found| count(&requests, &found)) {
-        Some(count) => {
-            format!("{why}; {count}: to cancel one, remove the file that has its id as name")
-        }
-        None => why,
-    })
 }
 
 /// Leaves a request on disk, wakes the service, and says so.
@@ -78,13 +74,8 @@ pub fn leave(
     let until = now + request.ttl;
     if !is_json {
         let at = clock(until, now);
-        let to = match (&request.targets[..], request.is_open) {
-            (targets, false) => format!(" to {}", named(targets)),
-            ([], true) => " to the nodes that it selects".to_owned(),
-            (targets, true) => format!(" to {} and the nodes that it selects", named(targets)),
-        };
         say(&format!(
-            "again-fleet: waiting on disk for the service of this node; sent until {at}{to} (id {id})"
+            "again-fleet: waiting on disk for the service of this node; sent until {at} (id {id})"
         ))?;
     }
     complain(&format!("again-fleet: warning: {why}"));
@@ -103,9 +94,4 @@ pub fn leave(
         "name": request.name,
         "away": [],
     }))
-}
-
-/// How a command ends whose request waits: nobody hears what becomes of it.
-pub fn exit(waits: bool) -> Exit {
-    if waits { Exit::NotInTime } else { Exit::Done }
 }

@@ -182,7 +182,7 @@ impl Driver {
                 warn!("a write at the lock '{name}' that nobody signed for 90 s is removed");
                 Vec::new()
             }
-            (Act::Clear(_), Err(Error::Conflict)) => Vec::new(),
+            (Act::Clear(revision), Err(Error::Conflict)) => self.locks.not_cleared(name, *revision),
             (_, Err(e)) => {
                 let what = format!("the lock '{name}' cannot be taken: the engine {e}");
                 self.note_refusal(Work::Lock(name.clone()), &e, &what);

@@ -34,9 +34,10 @@ impl Driver {
         self.look(client, &[Prefix::Nodes]);
     }
 
-    /// Reads the nodes for the last inventory, if there is one: the sooner after a loss, the more shows it.
+    /// Reads the nodes for the last inventory, if there is one, or if a selection waits for the nodes: the sooner after a loss, the more
+    /// shows it.
     pub(super) fn read_nodes_again(&mut self) {
-        if self.nodes.has_last() {
+        if self.nodes.has_last() || self.state.stored_selections() > 0 {
             self.read_nodes();
         }
     }

@@ -15,24 +15,24 @@ use crate::service::root;
 use crate::step::model::SelectionState;
 
 impl Driver {
-    /// Sends what waits, and asks the executor to remove its files: at each beat, and whenever there are new ones. What the outbox
-    /// cannot keep waits on.
+    /// Sends what waits, and asks the executor to remove its files: at each beat, and whenever there are new ones. While the disk
+    /// cannot keep one, it and those behind it wait on.
     pub fn send_requests(&mut self, is_beat: bool) {
         let (mut is_new, mut dropped) = (false, Vec::new());
         for id in self.requests.waiting() {
+            // Each is written to the disk.
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             match self.requests.read(&id, clock::walltime()) {
                 Found::Send(request) => {
-                    if !self.state.has_room_for(&request) || !self.send_request(request) {
-                        continue;
+                    if !self.send_request(request) {
+                        break;
                     }
                 }
                 Found::Drop(why) => dropped.push(format!("{id}: {why}")),
-                Found::Gone => continue,
+                Found::Nothing => continue,
             }
             self.requests.finish(id);
             is_new = true;
-            // Each is written to the disk.
-            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
         if let Some(first) = dropped.first() {
             let count = dropped.len();
@@ -78,15 +78,12 @@ impl Driver {
         if ids.is_empty() {
             return;
         }
-        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        let socket = self.ways.take.clone();
         tokio::spawn(async move {
-            let mut marked = Ok(());
             for ids in ids.chunks(MOST_TOGETHER) {
-                if marked.is_ok() {
-                    marked = root::mark(&socket, ids).await;
-                }
+                // What is not removed is tried again at the next beat.
+                let _ = root::mark(&socket, ids).await;
             }
-            let _ = notes.send(Note::Marked(marked));
         });
     }
 }

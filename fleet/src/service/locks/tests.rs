@@ -552,7 +552,7 @@ impl World {
                 deeds.extend(self.locks(n).not_kept());
             } else {
                 self.nodes[n].kept = self.nodes[n].locks.written();
-                self.locks(n).kept();
+                self.nodes[n].locks.kept();
             }
         }
         for deed in deeds {
@@ -657,14 +657,15 @@ impl World {
                 self.store.revoke(lease);
                 return;
             }
-            Deed::Clear(_, revision) => {
+            Deed::Clear(name, revision) => {
                 let there = self.store.there.clone();
                 if let Some(there) = there.filter(|there| there.revision == revision) {
                     assert_eq!(there.word, None, "a word is not cleared");
                     self.store.there = None;
                     self.store.note(Seen::Nobody);
+                    return;
                 }
-                return;
+                Box::new(move |locks| locks.not_cleared(&name, revision))
             }
             _ => return,
         };
@@ -1045,6 +1046,19 @@ fn one_alone_takes_it_again_after_its_lease_has_ended() {
         world.for_millis(20_000);
         assert_eq!((world.one(), world.store.words.len()), (0, 2));
     }
+}
+
+/// With this seed, what it wrote first is listed to it and gone before it watches.
+#[test]
+fn first_write_that_is_gone_unseen_holds_nobody_up() {
+    let mut world = World::new(400, 1, &[]);
+    world.for_millis(8_000);
+    world.one();
+    world.cut(0);
+    world.for_millis(LEASE_MS + 10_000);
+    world.link(0);
+    world.for_millis(120_000);
+    assert_eq!((world.one(), world.store.words.len()), (0, 2));
 }
 
 #[test]
