@@ -46,6 +46,7 @@ mod turns;
 use again_base::model::{Boottime, Moment};
 
 use self::model::{Action, Event, LetterId, State};
+use crate::wire::outcome::Told;
 
 /// Takes one step.
 #[must_use]
@@ -67,11 +68,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         }
         Event::Seen(sights) => target::seen(state, sights, now, out),
         Event::Gone(place) => target::gone(state, &place),
-        Event::Heard(told) => {
-            let letter = LetterId::To(told.target.clone(), told.name.clone());
-            sender::heard(state, told, now, out);
-            selections::settle(state, &letter, now, out);
-        }
+        Event::Heard(told) => heard(state, told, now, out),
         Event::Kept {
             letter,
             version,
@@ -151,6 +148,13 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     target::tick(state, now, out);
     selections::look(state, now, out);
     sender::review(state, None, now, out);
+}
+
+/// Hears what became of a trigger. A stored selection may wait for that.
+fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<Action>) {
+    let letter = LetterId::To(told.target.clone(), told.name.clone());
+    sender::heard(state, told, now, out);
+    selections::settle(state, &letter, now, out);
 }
 
 #[cfg(test)]
