@@ -166,6 +166,26 @@ fn balancer_keeps_its_servers(fleet: &Fleet, web2: &Lab) {
     lists(lb1, 2);
 }
 
+/// A run of web1 asks for one of the balancer while etcd and its own service are away. It follows once both are back.
+fn kick_is_sent_once_both_are_back(fleet: &Fleet) {
+    let (web1, lb1) = (&fleet.web1, &fleet.lb1);
+    assert!(ran(lb1).is_empty());
+    let manifest = "exec { '/bin/true': }\nnotify { 'kick -> haproxy': }\n";
+    web1.write("/root/kick.pp", manifest);
+    fleet.engine(false);
+    web1.sh("systemctl stop again-fleet.socket again-fleet.service");
+    let run = puppet(web1, &["--reports=kick", "/root/kick.pp"]);
+    let said = run.said();
+    assert!(
+        run.status() == 2 && said.contains("waiting on disk"),
+        "{said}"
+    );
+    web1.sh("systemctl start again-fleet.socket again-fleet.service");
+    fleet.engine(true);
+    // It is resolved a minute after the service has reached etcd.
+    lb1.wait_until("a run of lb1", 180, || (ran(lb1).len() == 1).then_some(()));
+}
+
 /// The end of each run is known within seconds, so that the next one starts.
 fn rolling_run_takes_as_long_as_its_runs(fleet: &Fleet, web2: &Lab) {
     let nodes = [&fleet.web1, web2, &fleet.lb1];
@@ -199,5 +219,8 @@ fn balancer_keeps_its_servers_whatever_the_backend_has_lost() {
     let web2 = second_web_server(&fleet);
     nobody_can_tell(&fleet);
     balancer_keeps_its_servers(&fleet, &web2);
+    kick_is_sent_once_both_are_back(&fleet);
     rolling_run_takes_as_long_as_its_runs(&fleet, &web2);
+    // The kick's selection was resolved once more meanwhile, and lb1 ran for it once.
+    assert_eq!(ran(&fleet.lb1).len(), 2);
 }

@@ -147,7 +147,7 @@ fn cancelled_or_replaced_selection_is_not_resolved() {
 }
 
 /// As if five minutes had passed since the loss.
-fn age_loss(node: &Node) {
+pub fn age_loss(node: &Node) {
     let path = node.path("state/serve/inventory");
     let bytes = fs::read(&path).expect("the inventory");
     let end = bytes.iter().position(|byte| *byte == b'\n');
