@@ -257,7 +257,7 @@ fn every_default_is_the_programs() {
         ("window", "The helper's default is one hour.".to_owned()),
         ("on_cap", format!("The helper's default is `{on_cap}`.")),
         (
-            "slots",
+            "wait_for_slot",
             format!("The helper's default is {}.", defaults.slots),
         ),
         (

@@ -74,11 +74,11 @@ fn own_event_starts_a_run_if_a_run_has_left_it() {
     let server = Server::start(Kind::Etcd);
     let node = Node::off("lb1.test", &server);
     let [rules, spool] = ["rules", "spool"].map(|name| node.path(name));
-    [&rules, &spool]
-        .iter()
-        .for_each(|path| fs::create_dir(path).expect("made"));
+    for path in [&rules, &spool] {
+        fs::create_dir_all(path).expect("made");
+    }
     fs::write(rules.join("one.toml"), format!("{UP}own = true\n")).expect("written");
-    node.set_also(&format!("rules_dir = {rules:?}\nspool_dir = {spool:?}"));
+    node.set_also(&format!("rules_dir = {rules:?}"));
     node.take();
     node.start();
     node.is_linked(true);

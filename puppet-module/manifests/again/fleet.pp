@@ -85,8 +85,8 @@
 #   How much of the cap of `again` (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
 #
 # @param firing_group
-#   Group whose members may fire as root may: `puppet` on a server whose reports start runs. While the service is down, their triggers wait in
-#   `/var/spool/again-fleet-requests`, where local users can read them then.
+#   Group whose members may fire as root may: `puppet` on a server whose reports start runs. While the service is down, their triggers
+#   wait in `/var/spool/again-fleet-requests`, where local users can read them then.
 #
 # @param manage_binary
 #   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
@@ -550,8 +550,8 @@ class common::again::fleet (
       }
     }
 
-    # Where triggers wait while the service is down: root leaves them, and the group that may send. The service only reads them; if that group
-    # is not its own, every user can read them.
+    # Where triggers wait while the service is down: root leaves them, and the group that may send. The service only reads them; if
+    # that group is not its own, every user can read them.
     $request_rights = $firing_group ? {
       'root'  => { 'group' => $user, 'mode' => '2750' },
       default => { 'group' => $firing_group, 'mode' => '3775' },
