@@ -579,7 +579,7 @@ mod tests {
                     }
                     Turn::Forgets => {
                         forgotten = forgotten.max(now.wall);
-                        drop(books.forget(&now));
+                        let _ = books.forget(&now);
                     }
                     Turn::Comes(which, waits) => {
                         let trigger = which.get(&triggers);
