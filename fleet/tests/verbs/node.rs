@@ -65,7 +65,7 @@ impl Node {
     /// The helper says that the run above is this.
     pub fn is_in(&self, this_run: &str) {
         let script = format!(
-            "#!/bin/sh\nprintf '%s ' \"$@\" >>\"$0.calls\"\n[ \"$1\" = --version ] && echo again 0.1.0 && exit\necho '{{\"schema\":1,\"this_run\":{this_run}}}'\nexit 3\n"
+            "#!/bin/sh\nprintf '%s ' \"$@\" >>\"$0.calls\"\n[ \"$1\" = --version ] && echo again 0.1.0 && exit\necho '{{\"schema\":1,\"targets\":[],\"this_run\":{this_run}}}'\nexit 3\n"
         );
         let path = self.path("again");
         fs::write(&path, script).expect("written");
@@ -132,7 +132,6 @@ impl Node {
     }
 }
 
-/// Says these.
 /// The next connection, and what it asks.
 fn asked(listener: &UnixListener) -> (UnixStream, Question) {
     let (mut stream, _) = listener.accept().expect("a connection");
