@@ -198,7 +198,7 @@ fn wrong_words_and_settings_end_with_2() {
     assert_eq!(done.status, 2, "{done:?}");
     assert!(
         done.error()
-            .contains("again-fleet.toml: line 5: key 'ttl': 'soon' is not a duration"),
+            .contains("again-fleet.toml: line 6: key 'ttl': 'soon' is not a duration"),
         "{done:?}"
     );
 }
