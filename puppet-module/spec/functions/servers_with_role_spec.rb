@@ -142,6 +142,15 @@ describe 'servers_with_role' do
         expect(warnings).to eq([])
       end
 
+      context 'on a machine that was never set up' do
+        let(:set_up) { false }
+
+        it 'finds nobody, with one warning for a catalog' do
+          expect([certnames('node'), certnames('haproxy')]).to eq([[], []])
+          expect(warnings).to match([%r{#{why}.*; this machine has neither PuppetDB nor again-fleet; no server is found\z}])
+        end
+      end
+
       context 'with the fallback empty' do
         let(:fallback) { 'empty' }
 

@@ -122,19 +122,20 @@ module Servers
   end
 end
 
-# In each example: `puppetdb`, nil for none; whether it is `configured`; `inventory`, a shell script, nil for none; and the fallback in Hiera, nil for
-# none.
+# In each example: `puppetdb`, nil for none; whether it is `configured`; `inventory`, a shell script, nil for none; whether the machine was
+# `set_up` for again-fleet; and the fallback in Hiera, nil for none.
 RSpec.shared_context 'with servers' do
   let(:puppetdb) { nil }
   let(:configured) { true }
   let(:inventory) { nil }
+  let(:set_up) { true }
   let(:fallback) { nil }
   let(:warnings) { [] }
 
   around do |example|
     Dir.mktmpdir('again-servers') do |dir|
       @dir = dir
-      example.run
+      Puppet::Util.withenv('AGAIN_FLEET_CONFIG' => "#{dir}/again-fleet.toml") { example.run }
     end
   end
 
@@ -144,6 +145,7 @@ RSpec.shared_context 'with servers' do
       File.chmod(0o755, "#{@dir}/again-fleet")
     end
     File.write("#{@dir}/nodes", Servers.inventory)
+    File.write("#{@dir}/again-fleet.toml", '') if set_up
     allow(Puppet::Util).to receive(:which).and_call_original
     allow(Puppet::Util).to receive(:which).with(%r{again-fleet\z}).and_return(inventory && "#{@dir}/again-fleet")
     allow_any_instance_of(Puppet::Pops::Loader::Loader).to receive(:load).and_wrap_original do |original, type, name| # rubocop:disable RSpec/AnyInstance

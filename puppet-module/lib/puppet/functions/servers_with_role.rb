@@ -8,7 +8,8 @@
 # its age, with a warning. If nobody can tell which servers there are, the catalog fails: an empty array means that there are none. It
 # fails too if a configured PuppetDB fails, or does not answer all questions of a compilation within 20 seconds. The key
 # `common::again::servers::fallback` in Hiera lets it compile all the same: `inventory` asks the inventory in the place of PuppetDB, `empty`
-# finds no server; both with a warning. Flat names of facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
+# finds no server; both with a warning. On a machine without PuppetDB that was never set up for again-fleet (no /etc/again-fleet.toml) no
+# server is found, with a warning. Flat names of facts, such as `hostname` and `ipaddress`, are there on Puppet 8 too.
 Puppet::Functions.create_function(:servers_with_role) do
   # @param role
   #   The role.

@@ -252,9 +252,12 @@ Puppet::Functions.create_function(:'common::again::servers') do
     end
   end
 
+  # No servers, with a warning, on a machine that was never set up for again-fleet, and where the fallback says so.
   def without_inventory(why)
-    raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" unless fallback == 'empty'
+    is_set_up = File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
+    raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" if is_set_up && fallback != 'empty'
 
+    why = "#{why}; this machine has neither PuppetDB nor again-fleet" unless is_set_up
     warn_once("#{why}; no server is found")
     []
   end
