@@ -398,6 +398,11 @@ impl State {
             .filter(|before| *before > (now + self.rules.skew).millis())
     }
 
+    /// The numbers that were given to triggers.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers
+    }
+
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
     pub fn ahead(&self) -> Option<i64> {
         self.ahead
