@@ -118,8 +118,8 @@ struct One {
     reset: u64,
     /// Revision of that, in the engine that is connected; 0 if it was not seen there.
     reset_at: u64,
-    /// Number and revision of the reset before it, the token and the one with which all candidates ran then, until this one is on disk.
-    undone: Option<[u64; 4]>,
+    /// What was before that reset, until the reset is on disk.
+    undone: Option<Undone>,
     /// What nodes had published before that, if it was seen.
     before: Vec<Published>,
     /// The highest number of an operator's reset for which this node was to look.
@@ -134,6 +134,18 @@ struct One {
     named: Vec<(Node, bool)>,
     /// From when on a holder that is not believed has this node look again.
     doubts: Boottime,
+}
+
+/// What a lock was before a reset.
+#[derive(Debug)]
+struct Undone {
+    reset: u64,
+    reset_at: u64,
+    token: u64,
+    fired: u64,
+    before: Vec<Published>,
+    /// A sentence about the reset, for the log.
+    note: String,
 }
 
 /// What is to be done.
@@ -555,19 +567,21 @@ impl Locks {
         deeds
     }
 
-    /// Everything was written down.
-    pub fn kept(&mut self) {
-        for (_, one) in &mut self.all.0 {
-            one.undone = None;
-        }
+    /// Forgets how to undo resets: they are on disk.
+    pub fn kept(&mut self) -> Vec<Deed> {
+        let all = self.all.0.iter_mut();
+        let undone = all.filter_map(|(_, one)| one.undone.take());
+        undone.map(|undone| Deed::Note(undone.note)).collect()
     }
 
-    /// What was to be written down was not: nothing may be taken. Resets that are not on disk are undone: this node would not know after a
+    /// The locks could not be written: no lock may be taken, and resets that are not on disk are undone. This node would not know after a
     /// restart that it has published them, and refuse the next ones. They are taken when they are listed again.
     pub fn not_kept(&mut self) -> Vec<Deed> {
         for (_, one) in &mut self.all.0 {
-            if let Some(before) = one.undone.take() {
-                [one.reset, one.reset_at, one.token, one.fired] = before;
+            if let Some(undone) = one.undone.take() {
+                (one.reset, one.reset_at) = (undone.reset, undone.reset_at);
+                (one.token, one.fired) = (undone.token, undone.fired);
+                one.before = undone.before;
             }
         }
         let names = self
