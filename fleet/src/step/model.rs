@@ -250,6 +250,8 @@ pub(super) struct Resolving {
     /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the engine; none while the targets
     /// are being written.
     pub(super) unkept: BTreeMap<LetterId, BTreeMap<LetterId, u64>>,
+    /// Selections of which it was logged that too many triggers wait.
+    pub(super) waits: BTreeSet<LetterId>,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
