@@ -374,7 +374,7 @@ pub fn question(rest: &[u8]) -> Result<Question, Malformed> {
 ///
 /// # Errors
 /// It is not a question that sends triggers, or breaks a bound.
-pub fn spooled(bytes: &[u8]) -> Result<Request, Malformed> {
+pub fn read_fire(bytes: &[u8]) -> Result<Request, Malformed> {
     let short = || Malformed::new("it is cut short");
     let (head, rest) = bytes.split_at_checked(HEAD).ok_or_else(short)?;
     if length_of_question(head)? != rest.len() {

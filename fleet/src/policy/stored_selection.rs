@@ -100,7 +100,7 @@ impl StoredSelection {
     }
 
     /// The request for the nodes to which it was resolved. It lives for as long as is left, and its targets wait for as much less.
-    pub fn request(&self, left: Span) -> Request {
+    pub fn request_now(&self, left: Span) -> Request {
         let request = &self.request;
         let left = left.min(request.ttl);
         let waited = request.ttl.nanos() - left.nanos();
@@ -155,7 +155,7 @@ pub(crate) mod tests {
         let resolved = resolved.expect("valid conditions");
         // Later lists of nodes change nothing.
         assert_eq!(resolved.resolve(&node("web1"), &[]), Ok(resolved.clone()));
-        let request = resolved.request(Span::from_secs(60));
+        let request = resolved.request_now(Span::from_secs(60));
         assert_eq!((request.ttl, request.is_open), (Span::from_secs(60), false));
         assert_eq!(
             (&request.id, &request.run),
@@ -202,7 +202,7 @@ pub(crate) mod tests {
         });
         let stored = stored.expect("open");
         let times = |left: u64| {
-            let request = stored.request(Span::from_secs(left));
+            let request = stored.request_now(Span::from_secs(left));
             (request.ttl.secs(), request.delta.secs())
         };
         // The clock was set back by more than has passed.
@@ -219,7 +219,7 @@ pub(crate) mod tests {
         resolved.recover([node("lb1")]);
         assert!(!resolved.is_over());
         // All targets know how many there are.
-        assert_eq!(resolved.request(Span::ZERO).targets.len(), 2);
+        assert_eq!(resolved.request_now(Span::ZERO).targets.len(), 2);
         resolved.recover([node("lb2")]);
         assert!(resolved.is_over());
         let mut unresolved = stored;

@@ -118,8 +118,8 @@ struct One {
     reset: u64,
     /// Revision of that, in the engine that is connected; 0 if it was not seen there.
     reset_at: u64,
-    /// Number and revision of the reset before it, the token and the one with which all candidates ran then, until this one is on disk.
-    undone: Option<[u64; 4]>,
+    /// What was before that reset, until the reset is on disk.
+    undone: Option<Undone>,
     /// What nodes had published before that, if it was seen.
     before: Vec<Published>,
     /// The highest number of an operator's reset for which this node was to look.
@@ -134,6 +134,18 @@ struct One {
     named: Vec<(Node, bool)>,
     /// From when on a holder that is not believed has this node look again.
     doubts: Boottime,
+}
+
+/// What a lock was before a reset.
+#[derive(Debug)]
+struct Undone {
+    reset: u64,
+    reset_at: u64,
+    token: u64,
+    fired: u64,
+    before: Vec<Published>,
+    /// A sentence about the reset, for the log.
+    note: String,
 }
 
 /// What is to be done.
@@ -553,30 +565,6 @@ impl Locks {
             }
         }
         deeds
-    }
-
-    /// Everything was written down.
-    pub fn kept(&mut self) {
-        for (_, one) in &mut self.all.0 {
-            one.undone = None;
-        }
-    }
-
-    /// What was to be written down was not: nothing may be taken. Resets that are not on disk are undone: this node would not know after a
-    /// restart that it has published them, and refuse the next ones. They are taken when they are listed again.
-    pub fn not_kept(&mut self) -> Vec<Deed> {
-        for (_, one) in &mut self.all.0 {
-            if let Some(before) = one.undone.take() {
-                [one.reset, one.reset_at, one.token, one.fired] = before;
-            }
-        }
-        let names = self
-            .all
-            .0
-            .iter()
-            .filter(|(_, one)| one.stage != Stage::Idle);
-        let names: Vec<Name> = names.map(|(name, _)| name.clone()).collect();
-        names.iter().flat_map(|name| self.failed(name)).collect()
     }
 }
 

@@ -210,8 +210,6 @@ impl<'a> Service<'a> {
             );
         }
         tell_systemd(&[NotifyState::Ready]);
-        self.driver.send_requests(true);
-        self.driver.flush();
         self.attend(false).await?;
         tell_systemd(&[NotifyState::Stopping]);
         self.door.abort();
@@ -260,7 +258,7 @@ impl<'a> Service<'a> {
             Note::Asked(client, question) => {
                 // What waits on disk was sent before.
                 if matches!(question, Question::Fire { .. } | Question::TakeBack { .. }) {
-                    self.driver.send_requests(false);
+                    self.driver.send_requests();
                 }
                 self.driver.asked(client, question);
             }
@@ -271,7 +269,7 @@ impl<'a> Service<'a> {
             Note::Became(answers) => self.driver.became(answers),
             Note::ProcessEnded => self.driver.process_ended(),
             Note::Rung => {
-                self.driver.send_requests(false);
+                self.driver.send_requests();
                 self.driver.tell_events();
             }
             Note::Marked(marked) => self.driver.marked(marked),
@@ -300,7 +298,7 @@ impl<'a> Service<'a> {
         if is_beat {
             self.driver.beat();
             self.driver.sign_anew();
-            self.driver.send_requests(true);
+            self.driver.send_requests();
         }
         self.driver.tell_events();
         self.driver.ask_for_nodes();

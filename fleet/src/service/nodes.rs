@@ -13,7 +13,7 @@ use crate::wire::name::Node;
 /// Questions for nodes, and the last inventory.
 pub struct Nodes {
     file: File,
-    /// The last inventory while it cannot be written, or is too large to be.
+    /// The last inventory while the disk refuses it or it is too large for the file.
     unwritten: Option<LastInventory>,
     /// Those that the backend has not answered; whether the last inventory was shown instead.
     pub asked: Few<Client, bool>,

@@ -1,16 +1,15 @@
 //! Requests that commands have left on disk while this service did not answer.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
 use tracing::warn;
 
-use again_base::layout::plural;
 use again_base::model::{Span, Walltime};
 
 use crate::ask;
 use crate::policy::fire::Request;
 use crate::spool;
+use crate::spool::requests::MOST;
 use crate::wire::name::Id;
 
 /// What waits, and what of it is done.
@@ -18,22 +17,9 @@ use crate::wire::name::Id;
 pub struct Requests {
     spool: spool::requests::Requests,
     /// Requests that were sent or dropped, as long as the executor has not removed their files.
-    done: BTreeSet<Id>,
-    /// Entries that are not requests, which were counted in the log.
-    refused: BTreeSet<OsString>,
-    /// Last error of the directory.
-    error: Option<String>,
-}
-
-/// What is to be done about a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// Send this, for the rest of its time.
-    Send(Request),
-    /// Drop it, for this reason.
-    Drop(String),
-    /// Nothing now: the executor has removed it, or it cannot be read at the moment.
-    Nothing,
+    pub done: BTreeSet<Id>,
+    /// What was wrong with the directory when it was read last.
+    warning: String,
 }
 
 impl Requests {
@@ -42,75 +28,61 @@ impl Requests {
         Requests {
             spool,
             done: BTreeSet::new(),
-            refused: BTreeSet::new(),
-            error: None,
+            warning: String::new(),
         }
     }
 
     /// Requests that are not done, oldest first. Logs once what is wrong with the directory.
     pub fn waiting(&mut self) -> Vec<Id> {
-        let found = match self.spool.listing() {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Default::default(),
-            Err(e) => {
-                let path = self.spool.path().display();
-                let why = format!("requests that wait on disk cannot be read: {path}: {e}");
-                if self.error.as_ref() != Some(&why) {
-                    warn!("{why}");
-                }
-                self.error = Some(why);
-                return Vec::new();
+        let found = self.spool.listing();
+        let path = self.spool.path().display();
+        let warning = match &found {
+            Ok(found) if !found.others.is_empty() => {
+                let count = found.others.len();
+                format!(
+                    "entries of {path} that are not requests are ignored ({count}); remove them"
+                )
             }
-            Ok(found) => found,
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                format!("requests that wait on disk cannot be read: {path}: {e}")
+            }
+            _ => String::new(),
         };
-        self.error = None;
-        if found.others.difference(&self.refused).next().is_some() {
-            let (count, path) = (found.others.len(), self.spool.path().display());
-            let s = plural(count);
-            warn!(
-                "{path} has entries that are not requests ({count} file{s}, links or directories); remove directories among them"
-            );
+        if !warning.is_empty() && warning != self.warning {
+            warn!("{warning}");
         }
-        let is_complete = !found.is_full(true);
-        self.refused = found.others;
+        self.warning = warning;
+        let Ok(found) = found else {
+            return Vec::new();
+        };
+        let is_complete = found.count() < MOST;
         let waiting: BTreeSet<&Id> = found.files.iter().map(|(_, id)| id).collect();
         self.done.retain(|id| !is_complete || waiting.contains(id));
         let ids = found.files.into_iter().map(|(_, id)| id);
         ids.filter(|id| !self.done.contains(id)).collect()
     }
 
-    /// What is to be done about a file.
-    pub fn read(&self, id: &Id, now: Walltime) -> Found {
+    /// A request, for the rest of its time; nothing if the executor has removed it, or it cannot be read at the moment.
+    ///
+    /// # Errors
+    /// Why it is to be dropped.
+    pub fn read(&self, id: &Id, now: Walltime) -> Result<Option<Request>, String> {
         let (bytes, at) = match self.spool.read(id) {
-            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Found::Drop(e.to_string()),
-            Err(_) => return Found::Nothing,
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(e.to_string()),
+            Err(_) => return Ok(None),
             Ok(read) => read,
         };
-        match ask::spooled(&bytes) {
-            Err(e) => Found::Drop(e.to_string()),
-            Ok(request) if request.id != *id => Found::Drop("its id is another one".to_owned()),
-            Ok(request) => aged(request, now.since(at)),
+        let request = ask::read_fire(&bytes).map_err(|e| e.to_string())?;
+        if request.id != *id {
+            return Err("its id is another one".to_owned());
         }
-    }
-
-    /// Notes that a request is done.
-    pub fn finish(&mut self, id: Id) {
-        self.done.insert(id);
-    }
-
-    /// Requests whose files the executor is to remove.
-    pub fn done(&self) -> Vec<Id> {
-        self.done.iter().cloned().collect()
-    }
-}
-
-/// What is to be done about a request that has waited for this time.
-fn aged(request: Request, waited: Span) -> Found {
-    let left = request.ttl.nanos().saturating_sub(waited.nanos());
-    let ttl = Span::from_nanos(left);
-    // A ttl has whole milliseconds.
-    match ttl.millis() {
-        0 => Found::Drop(format!("'{}' has expired", request.name)),
-        _ => Found::Send(Request { ttl, ..request }),
+        let left = request.ttl.nanos().saturating_sub(now.since(at).nanos());
+        let ttl = Span::from_nanos(left);
+        // A ttl has whole milliseconds.
+        if ttl.millis() == 0 {
+            return Err(format!("'{}' has expired", request.name));
+        }
+        Ok(Some(Request { ttl, ..request }))
     }
 }
 
@@ -138,25 +110,22 @@ mod tests {
         let mut requests = Requests::new(spool.clone());
         assert_eq!(requests.waiting().len(), 2);
         let after = |seconds| requests.read(&id, at + Span::from_secs(seconds));
-        let rest = |seconds| Request {
-            ttl: Span::from_secs(seconds),
-            ..one.clone()
+        let rest = |seconds| {
+            let ttl = Span::from_secs(seconds);
+            Ok(Some(Request { ttl, ..one.clone() }))
         };
-        assert_eq!(after(0), Found::Send(rest(3600)));
-        assert_eq!(after(600), Found::Send(rest(3000)));
-        assert_eq!(after(3600), Found::Drop("'again' has expired".to_owned()));
+        assert_eq!(after(0), rest(3600));
+        assert_eq!(after(600), rest(3000));
+        assert_eq!(after(3600), Err("'again' has expired".to_owned()));
         // Written in the future, as by a clock that was set back.
-        assert_eq!(
-            requests.read(&id, Walltime::from_millis(0)),
-            Found::Send(rest(3600))
-        );
+        assert_eq!(requests.read(&id, Walltime::from_millis(0)), rest(3600));
         let dropped = requests.read(&other, at);
-        assert_eq!(dropped, Found::Drop("its id is another one".to_owned()));
-        requests.finish(id.clone());
+        assert_eq!(dropped, Err("its id is another one".to_owned()));
+        requests.done.insert(id.clone());
         assert_eq!(requests.waiting(), std::slice::from_ref(&other));
-        assert_eq!(requests.done(), std::slice::from_ref(&id));
+        assert!(requests.done.contains(&id));
         spool.remove(&[id], at).expect("removed");
         assert_eq!(requests.waiting(), [other]);
-        assert!(requests.done().is_empty());
+        assert!(requests.done.is_empty());
     }
 }

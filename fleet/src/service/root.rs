@@ -119,17 +119,17 @@ pub async fn became(socket: &Path, taken: Vec<Which>) -> io::Result<Became> {
     Ok(became)
 }
 
-/// Asks the executor to mark the files of runs whose events are all published.
+/// Asks the executor to mark the files of runs whose events are all published, and to remove requests that are done.
 ///
 /// # Errors
 /// It does not answer.
-pub async fn mark(socket: &Path, runs: &[Id]) -> io::Result<()> {
-    let question = handover::mark(runs).map_err(io::Error::other)?;
-    let asked = timeout(PATIENCE, converse(socket, &question, 0)).await;
-    asked.map_or_else(
-        |_| Err(io::ErrorKind::TimedOut.into()),
-        |said| said.map(drop),
-    )
+pub async fn mark(socket: &Path, ids: &[Id]) -> io::Result<()> {
+    for part in ids.chunks(MOST_TOGETHER) {
+        let question = handover::mark(part).map_err(io::Error::other)?;
+        let asked = timeout(PATIENCE, converse(socket, &question, 0)).await;
+        asked.map_err(|_| io::ErrorKind::TimedOut)??;
+    }
+    Ok(())
 }
 
 async fn ask(socket: &Path, part: &[Handed]) -> io::Result<Vec<handover::Answer>> {

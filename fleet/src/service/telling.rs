@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::parcel::{Parcel, Piece, cut};
 use super::positions::Positions;
-use crate::handover::MOST_TOGETHER;
 use crate::spool::{LONGEST_READ, RunFile, Spool};
 use crate::wire::event::Begun;
 use crate::wire::name::Id;
@@ -51,8 +50,8 @@ pub struct Telling {
     spool: Spool,
     /// How far the files are told.
     positions: Positions,
-    /// Runs whose events are all told; the executor is to mark their files.
-    told: BTreeSet<Id>,
+    /// Runs whose events are all told, and requests that are done; the executor is to mark the files of these, and to remove those.
+    pub told: BTreeSet<Id>,
     /// When the executor may be asked to; nothing while it is.
     marks_at: Option<Boottime>,
     /// Why it could not be asked last.
@@ -122,15 +121,13 @@ impl Telling {
         [marks, parcel].into_iter().flatten().min()
     }
 
-    /// Runs whose files the executor is to mark now, as many as it is asked for together.
+    /// Runs and requests for which the executor is asked now.
     pub fn marks(&mut self, now: Boottime) -> Vec<Id> {
         if self.told.is_empty() || self.marks_at.is_none_or(|at| now < at) {
             return Vec::new();
         }
         self.marks_at = None;
-        let runs: Vec<Id> = self.told.iter().take(MOST_TOGETHER).cloned().collect();
-        self.told.retain(|run| !runs.contains(run));
-        runs
+        std::mem::take(&mut self.told).into_iter().collect()
     }
 
     /// The executor has answered, or cannot be asked for this reason. Files that are still unmarked are found again. The reason, if it is news.

@@ -39,10 +39,14 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Whether a user may leave no more; root may fill the directory.
-    pub fn is_full(&self, is_root: bool) -> bool {
-        let most = if is_root { MOST } else { MOST / 2 };
-        self.files.len() + self.others.len() >= most
+    /// How many entries it has; with [`MOST`] there may be more in the directory.
+    pub fn count(&self) -> usize {
+        self.files.len() + self.others.len()
+    }
+
+    /// Whether this user may leave no more.
+    pub fn is_full(&self) -> bool {
+        self.count() >= most()
     }
 }
 
@@ -64,8 +68,8 @@ impl Requests {
     /// # Errors
     /// There is no such directory, it is full, or this user may not write there.
     pub fn leave(&self, id: &Id, bytes: &[u8]) -> io::Result<()> {
-        if self.listing()?.is_full(is_root()) {
-            let most = if is_root() { MOST } else { MOST / 2 };
+        if self.listing()?.is_full() {
+            let most = most();
             return Err(io::Error::other(format!(
                 "it is full: {most} requests may wait there"
             )));
@@ -186,8 +190,10 @@ fn written_at(meta: &fs::Metadata) -> Walltime {
     millis(meta.mtime())
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+/// How many entries this user may leave; root may fill the directory.
+fn most() -> usize {
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root { MOST } else { MOST / 2 }
 }
 
 /// Whether root has made it; or this user, in tests without root.
@@ -197,11 +203,7 @@ fn is_roots(found: &fs::Metadata) -> bool {
 
 /// Writes a new file that others may read, as far as they get into the directory.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-        .open(path)?;
+    let mut file = File::options().write(true).create_new(true).open(path)?;
     // Whatever the umask is.
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(bytes)?;
@@ -226,14 +228,13 @@ mod tests {
         let id = Id::from_bits(1);
         requests.leave(&id, b"x").expect("left");
         assert_eq!(requests.read(&id).expect("read").0, b"x");
-        let most = if is_root() { MOST } else { MOST / 2 };
-        for n in 1..most {
+        for n in 1..most() {
             fs::write(requests.path().join(format!("other {n}")), "").expect("written");
         }
         let error = requests.leave(&Id::from_bits(2), b"x").expect_err("full");
         assert!(error.to_string().contains("it is full"), "{error}");
         let found = requests.listing().expect("listed");
-        assert!(found.is_full(false) && found.files.len() == 1);
+        assert!(found.is_full() && found.files.len() == 1);
         requests
             .remove(&[id], again_base::sys::clock::walltime())
             .expect("removed");

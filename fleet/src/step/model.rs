@@ -250,6 +250,8 @@ pub(super) struct Resolving {
     /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the engine; none while the targets
     /// are being written.
     pub(super) unkept: BTreeMap<LetterId, BTreeMap<LetterId, u64>>,
+    /// Selections of which it was logged that too many triggers wait.
+    pub(super) waits: BTreeSet<LetterId>,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
@@ -396,6 +398,11 @@ impl State {
     pub fn set_back(&self, now: Walltime) -> Option<u64> {
         Some(self.numbers.before.max(self.numbers.last))
             .filter(|before| *before > (now + self.rules.skew).millis())
+    }
+
+    /// The numbers that were given to triggers.
+    pub fn numbers(&self) -> Numbers {
+        self.numbers
     }
 
     /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.

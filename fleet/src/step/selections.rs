@@ -20,6 +20,8 @@ use crate::wire::outcome;
 const AGAIN: Span = Span::from_secs(60);
 /// How many selections are resolved in one step, for all else waits meanwhile.
 const TOGETHER: usize = 20;
+/// For how many targets more selections are resolved in a step; one may have more.
+const TARGETS: usize = 1_000;
 /// How many of them are shown to whoever asks how the service is.
 const MOST_SHOWN: usize = 5;
 
@@ -32,7 +34,7 @@ impl Letter {
     }
 
     /// A newer version of a selection.
-    fn with(&self, id: &LetterId, stored: StoredSelection) -> Draft {
+    fn newer_version(&self, id: &LetterId, stored: StoredSelection) -> Draft {
         Draft {
             letter: id.clone(),
             version: self.version + 1,
@@ -125,11 +127,14 @@ pub(super) fn store(
     }
     let firing = request.on_behalf.as_ref().unwrap_or(&state.rules.me);
     let id = LetterId::Selection(firing.clone(), request.name.clone());
-    let older = state.letters.get(&id).map(|letter| letter.version);
-    if let Some(stored) = state.letters.get(&id).and_then(Letter::selection) {
+    let older = state.letters.get(&id);
+    let replaced = older.filter(|letter| !letter.term.is_over(now));
+    let replaced = replaced.and_then(Letter::selection);
+    if let Some(stored) = replaced.filter(|stored| !stored.is_over()) {
         let (what, new) = (words(stored), &request.id);
         out.push(Action::Info(format!("{what} is replaced by id {new}")));
     }
+    let older = older.map(|letter| letter.version);
     let until = now.wall + request.ttl;
     let stored = match StoredSelection::new(request) {
         Some(stored) => has_room(state, &id, &stored).map(|()| stored).map(Some),
@@ -140,6 +145,7 @@ pub(super) fn store(
         return stored.map(|_| None);
     };
     state.resolving.unkept.remove(&id);
+    state.resolving.waits.remove(&id);
     let draft = Draft {
         letter: id.clone(),
         version: older.map_or(number, |older| number.max(older + 1)),
@@ -174,7 +180,7 @@ fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>)
         let mut stored = letter.selection()?.clone();
         stored.request.is_open = false;
         stored.excluded.clear();
-        Some(letter.with(id, stored))
+        Some(letter.newer_version(id, stored))
     });
     letters::write(state, over.into_iter().collect(), now, out);
     forget(state, id, out);
@@ -184,6 +190,7 @@ fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>)
 /// keep the letter.
 fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     state.resolving.unkept.remove(id);
+    state.resolving.waits.remove(id);
     if state.letters.remove(id).is_some() {
         out.push(Action::Forget {
             letter: id.clone(),
@@ -241,19 +248,20 @@ pub(super) fn resolve(
     }
 }
 
-/// Resolves the oldest selections. Their targets are written before any trigger: see [`kept`].
+/// Resolves the oldest selections, and after them those that could not be sent before. Their targets are written before any trigger: see
+/// [`kept`].
 fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let is_open = |letter: &Letter| !letter.term.is_over(now);
     let open = state.unsent().filter(|(_, letter, _)| is_open(letter));
-    let mut open: Vec<(u64, LetterId)> = open
-        .map(|(id, letter, _)| (letter.version, id.clone()))
+    let mut open: Vec<(bool, u64, LetterId)> = open
+        .map(|(id, letter, stored)| (stored.is_resolved, letter.version, id.clone()))
         .collect();
     open.sort();
-    let is_more = open.len() > TOGETHER;
+    let mut open = open.into_iter().map(|(.., id)| id);
     let nodes = std::mem::take(&mut state.resolving.nodes);
     state.resolving.hold = Boottime::default();
-    let (mut drafts, mut nobody) = (Vec::new(), Vec::new());
-    for (_, id) in open.into_iter().take(TOGETHER) {
+    let (mut drafts, mut nobody, mut targets) = (Vec::new(), Vec::new(), 0);
+    for id in open.by_ref().take(TOGETHER) {
         let Some((letter, stored)) = state
             .letters
             .get(&id)
@@ -264,8 +272,12 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         let what = words(stored);
         match stored.resolve(&state.rules.me, &nodes) {
             Ok(resolved) if !resolved.request.targets.is_empty() => {
-                state.resolving.unkept.insert(id.clone(), BTreeMap::new());
-                drafts.push(letter.with(&id, resolved));
+                targets += resolved.request.targets.len();
+                drafts.push(letter.newer_version(&id, resolved));
+                state.resolving.unkept.insert(id, BTreeMap::new());
+                if targets >= TARGETS {
+                    break;
+                }
             }
             Ok(_) => {
                 let is_first = stored.excluded.is_empty();
@@ -279,6 +291,7 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
             }
         }
     }
+    let is_more = open.len() > 0;
     letters::write(state, drafts, now, out);
     for id in nobody {
         remove(state, &id, now, out);
@@ -309,15 +322,14 @@ pub(super) fn kept(
         && is_unsent
         && stored.is_resolved
     {
-        let request = stored.request(letter.term.left(now));
+        let request = stored.request_now(letter.term.left(now));
         let has_room = sender::has_room(state, request.targets.len());
         if has_room && (is_kept || request.at_once == 0) {
             let (stored, version) = (stored.clone(), letter.version);
             send(state, id, &stored, &request, version, now, out);
         } else {
-            let what = words(stored);
-            let most = letters::MOST;
-            if !has_room {
+            let (what, most) = (words(stored), letters::MOST);
+            if !has_room && state.resolving.waits.insert(id.clone()) {
                 let why = format!("{what} is not sent yet: {most} triggers wait already");
                 out.push(Action::Note(why));
             }
@@ -327,9 +339,10 @@ pub(super) fn kept(
     settle(state, id, now, out);
 }
 
-/// A selection is tried again later.
+/// Tries a selection again later, and reads the nodes anew for all that are due then.
 fn again(state: &mut State, id: &LetterId, now: &Moment) {
     state.resolving.unkept.remove(id);
+    state.resolving.nodes.clear();
     state.resolving.hold = now.uptime + AGAIN;
     state.wake_at(state.resolving.hold);
 }
@@ -441,7 +454,8 @@ pub(super) fn take_back(
             Back::Id(of) if stored.request.id == *of => removed.push(id.clone()),
             Back::Id(_) => {}
             Back::To(node) => {
-                drafts.extend(stored.without(node).map(|less| letter.with(id, less)));
+                let less = stored.without(node);
+                drafts.extend(less.map(|less| letter.newer_version(id, less)));
             }
         }
     }

@@ -29,6 +29,8 @@ pub enum Fired {
     Delivered,
     /// This machine's disk has it.
     Kept,
+    /// This machine's disk has it for the service, which does not answer.
+    Waiting,
     /// Neither, and why.
     Failed(String),
 }
@@ -51,7 +53,7 @@ impl Reply {
     fn note(&mut self, node: Node, fired: Fired) {
         let rank = |fired: &Fired| match fired {
             Fired::Delivered => 0,
-            Fired::Kept => 1,
+            Fired::Kept | Fired::Waiting => 1,
             Fired::Failed(_) => 2,
         };
         match self.targets.get(&node) {
@@ -168,6 +170,7 @@ impl Fired {
         match self {
             Fired::Delivered => (json!("delivered"), Value::Null),
             Fired::Kept => (json!("kept"), Value::Null),
+            Fired::Waiting => (json!("waiting"), Value::Null),
             Fired::Failed(why) => (json!("failed"), json!(why)),
         }
     }

@@ -107,26 +107,34 @@ impl Conversation {
         takes: &mut dyn FnMut(Answer) -> bool,
     ) -> Result<(), Problem> {
         loop {
-            match self.next(until)? {
-                Heard::Answer(Answer::End) => return Ok(()),
-                Heard::Answer(Answer::NotSeen(why)) => return Err(Problem::Failed(why)),
-                Heard::Answer(Answer::Refused(why)) => {
-                    return Err(self.problem(&format!("refuses: {why}")));
-                }
-                Heard::Answer(answer) => {
+            match self.answer(until, PATIENCE)? {
+                Answer::End => return Ok(()),
+                Answer::NotSeen(why) => return Err(Problem::Failed(why)),
+                answer => {
                     if !takes(answer) {
                         return Err(self.problem("answered something else than was asked"));
                     }
                     until = Instant::now() + PATIENCE;
                 }
-                Heard::Silence => {
-                    let seconds = PATIENCE.as_secs();
-                    return Err(self.unreachable(&format!(
-                        "has not answered within {seconds} s; 'again-fleet check' tells how it is"
-                    )));
-                }
-                Heard::End => return Err(self.unreachable("ended before it had answered")),
             }
+        }
+    }
+
+    /// The next answer, for which the service had this time.
+    ///
+    /// # Errors
+    /// The service refuses the question, or does not answer until then.
+    pub fn answer(&mut self, until: Instant, patience: Duration) -> Result<Answer, Problem> {
+        match self.next(until)? {
+            Heard::Answer(Answer::Refused(why)) => Err(self.problem(&format!("refuses: {why}"))),
+            Heard::Answer(answer) => Ok(answer),
+            Heard::Silence => {
+                let seconds = patience.as_secs();
+                Err(self.unreachable(&format!(
+                    "has not answered within {seconds} s; 'again-fleet check' tells how it is"
+                )))
+            }
+            Heard::End => Err(self.unreachable("ended before it had answered")),
         }
     }
 
@@ -152,7 +160,7 @@ impl Conversation {
     }
 
     /// What the service did not do.
-    pub fn unreachable(&self, what: &str) -> Problem {
+    fn unreachable(&self, what: &str) -> Problem {
         Problem::Unreachable(self.sentence(what))
     }
 

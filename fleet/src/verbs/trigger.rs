@@ -31,6 +31,17 @@ const NAME: &str = "again";
 /// How often a bar moves when nothing happens.
 const TURN: Duration = Duration::from_secs(1);
 
+/// What is known when the service is asked.
+#[derive(Default)]
+struct Known {
+    /// Targets that are not connected.
+    away: Vec<Node>,
+    /// Why no node is known.
+    no_nodes: Option<String>,
+    /// Why the service is not asked.
+    unreachable: Option<String>,
+}
+
 /// Fires.
 ///
 /// # Errors
@@ -47,18 +58,8 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         return Ok(Exit::Done);
     }
     // Who waits for the end needs the service.
-    let mut unreachable = if args.wait {
-        None
-    } else {
-        waiting::recent(&settings)
-    };
-    let (away, unknown) = select(
-        args,
-        &settings,
-        &mut request,
-        &mut targets,
-        &mut unreachable,
-    )?;
+    let recent = (!args.wait).then(|| waiting::recent(&settings)).flatten();
+    let mut known = select(args, &settings, &mut request, &mut targets, recent)?;
     if targets.is_empty() && !request.is_open {
         return nobody(args, &request.id);
     }
@@ -76,15 +77,16 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         request: request.clone(),
         wait: args.wait,
     };
-    let asked = match unreachable {
+    let asked = match known.unreachable.take() {
         Some(why) => Err(Problem::Unreachable(why)),
         None => ask(&settings, &question, Instant::now() + PATIENCE),
     };
     match asked {
         Err(Problem::Unreachable(why)) => {
-            let all = waiting::leave(&settings, &question, &request, &why, args.json)?;
+            let reply = waiting::leave(&settings, &question, &request, &why, args.json)?;
+            known.say(args.json)?;
             if args.json {
-                say(&all.to_string())?;
+                say_json(&request.id, args, &reply, None, &known.away)?;
             }
             // Nobody hears what becomes of it.
             Ok(if args.wait {
@@ -97,7 +99,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         Ok((conversation, mut reply)) => {
             reply.expect(&targets);
             let asked = (conversation, reply);
-            answered(args, &request, asked, (away, unknown), began)
+            answered(args, &request, asked, &known, began)
         }
     }
 }
@@ -107,24 +109,16 @@ fn answered(
     args: &Trigger,
     request: &Request,
     (mut conversation, reply): (Conversation, Reply),
-    (away, unknown): (Vec<Node>, Option<String>),
+    known: &Known,
     began: Instant,
 ) -> Result<Exit, Problem> {
     let (id, ends) = (request.id.clone(), request.ttl + request.delta);
     let is_deferred = request.is_deferred();
     let mut board = Board::new(&reply);
-    if let Some(why) = unknown {
-        complain(&format!("again-fleet: warning: no node is known: {why}"));
-    }
     if !args.json {
         lines(&reply, &id, is_deferred)?;
-        if !away.is_empty() {
-            let away = named(&away);
-            say(&format!(
-                "again-fleet: not there now, and started when it is back in that time: {away}"
-            ))?;
-        }
     }
+    known.say(args.json)?;
     // Nobody waits for nodes that are selected later.
     let waits = args.wait && !reply.targets.is_empty();
     if waits {
@@ -142,9 +136,7 @@ fn answered(
     }
     if args.json {
         let waited = waits.then_some(&board);
-        let mut all = json(&id, args, &reply, waited);
-        all["away"] = json!(away);
-        say(&all.to_string())?;
+        say_json(&id, args, &reply, waited, &known.away)?;
     }
     let error = reply.error().map(|error| format!("not fired {error}"));
     let errors: Vec<String> = error.into_iter().chain(reply.not_stored()).collect();
@@ -157,6 +149,22 @@ fn answered(
         (true, []) => Exit::NotInTime,
         (false, []) => Exit::Done,
     })
+}
+
+impl Known {
+    /// Warns if no node is known, and names those that are not connected.
+    fn say(&self, is_json: bool) -> Result<(), Problem> {
+        if let Some(why) = &self.no_nodes {
+            complain(&format!("again-fleet: warning: no node is known: {why}"));
+        }
+        if !is_json && !self.away.is_empty() {
+            let away = named(&self.away);
+            say(&format!(
+                "again-fleet: not there now, and started when it is back in that time: {away}"
+            ))?;
+        }
+        Ok(())
+    }
 }
 
 /// The run that asks: the one above, or the one of the report.
@@ -174,41 +182,44 @@ fn run(args: &Trigger, settings: &Settings) -> Result<Option<Run>, Problem> {
     }))
 }
 
-/// Adds the nodes that are selected; of all targets those that are not there now, and why no node is known. Without a selection nobody
-/// is asked. The selection stays open if not all nodes are known, and a rolling run is deferred then.
+/// Adds the nodes that are selected. Without a selection nobody is asked. The selection stays open if not all nodes are known, and a
+/// rolling run is deferred then.
 fn select(
     args: &Trigger,
     settings: &Settings,
     request: &mut Request,
     targets: &mut BTreeSet<Node>,
-    unreachable: &mut Option<String>,
-) -> Result<(Vec<Node>, Option<String>), Problem> {
+    recent: Option<String>,
+) -> Result<Known, Problem> {
+    let mut known = Known {
+        unreachable: recent,
+        ..Known::default()
+    };
     let selection = args.select.selection();
     if selection.is_of_all() {
-        return Ok((Vec::new(), None));
+        return Ok(known);
     }
     request.selection = Some(selection.criteria());
-    if unreachable.is_some() {
-        request.is_open = true;
-        return Ok((Vec::new(), None));
+    request.is_open = true;
+    if known.unreachable.is_some() {
+        return Ok(known);
     }
     let roster = match Roster::of(settings) {
         Ok(roster) => roster,
         Err(Problem::Failed(why)) => {
-            request.is_open = true;
-            return Ok((Vec::new(), Some(why)));
+            known.no_nodes = Some(why);
+            return Ok(known);
         }
         Err(Problem::Unreachable(why)) => {
-            request.is_open = true;
-            *unreachable = Some(why);
-            return Ok((Vec::new(), None));
+            known.unreachable = Some(why);
+            return Ok(known);
         }
         Err(other) => return Err(other),
     };
     roster.warn(&selection);
     request.is_open = !roster.is_complete(moment().wall);
     if request.is_deferred() {
-        return Ok((Vec::new(), None));
+        return Ok(known);
     }
     let firing = args
         .on_behalf
@@ -218,15 +229,14 @@ fn select(
     let selected = roster.selected(&selection).filter(|node| *node != firing);
     targets.extend(selected.cloned());
     let away = targets.iter().filter(|node| roster.is_away(node));
-    Ok((away.cloned().collect(), None))
+    known.away.extend(away.cloned());
+    Ok(known)
 }
 
 /// Nobody is selected: that is said, and is no failure.
 fn nobody(args: &Trigger, id: &Id) -> Result<Exit, Problem> {
     if args.json {
-        let mut all = json(id, args, &Reply::default(), None);
-        all["away"] = json!([]);
-        say(&all.to_string())?;
+        say_json(id, args, &Reply::default(), None, &[])?;
     } else {
         say(
             "again-fleet: nobody is selected: no node but this one meets the conditions, and nothing is fired",
@@ -300,22 +310,9 @@ pub(super) fn ask(
     let mut conversation = Conversation::begin(&socket(settings), question, until)?;
     let mut reply = Reply::default();
     while reply.summary.is_none() {
-        match conversation.next(until)? {
-            Heard::Answer(Answer::Refused(why)) => {
-                return Err(conversation.problem(&format!("refuses: {why}")));
-            }
-            Heard::Answer(answer) => {
-                if reply.hear(answer).is_some() {
-                    return Err(conversation.problem("answered something else than was asked"));
-                }
-            }
-            Heard::Silence => {
-                let seconds = PATIENCE.as_secs();
-                return Err(conversation.unreachable(&format!("has not answered within {seconds} s; it may have the trigger all the same, and 'again-fleet check' tells how it is")));
-            }
-            Heard::End => {
-                return Err(conversation.unreachable("ended before it had answered; it may have the trigger all the same, and 'again-fleet check' tells how it is"));
-            }
+        let answer = conversation.answer(until, PATIENCE)?;
+        if reply.hear(answer).is_some() {
+            return Err(conversation.problem("answered something else than was asked"));
         }
     }
     Ok((conversation, reply))
@@ -383,12 +380,19 @@ pub(super) fn span(began: Instant) -> Span {
     Span::from_nanos(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn json(id: &Id, args: &Trigger, reply: &Reply, board: Option<&Board>) -> Value {
+fn say_json(
+    id: &Id,
+    args: &Trigger,
+    reply: &Reply,
+    board: Option<&Board>,
+    away: &[Node],
+) -> Result<(), Problem> {
     let name = args.name.as_ref().map_or(NAME, |name| name.as_str());
     let mut all = reply_json(reply, board);
     all["id"] = json!(id);
     all["name"] = json!(name);
-    all
+    all["away"] = json!(away);
+    Ok(say(&all.to_string())?)
 }
 
 /// What was said, and what became of it.

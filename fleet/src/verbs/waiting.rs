@@ -6,11 +6,10 @@ use std::os::unix::net::UnixDatagram;
 use again_base::layout::{complain, plural, say};
 use again_base::model::Span;
 use again_base::sys::clock::{moment, walltime};
-use again_base::sys::localtime::utc;
-use serde_json::{Value, json};
 
+use super::reply::{Fired, Reply};
 use super::{Problem, clock};
-use crate::ask::{self, Question};
+use crate::ask::{self, Question, Summary};
 use crate::policy::fire::Request;
 use crate::settings::Settings;
 use crate::spool::requests::{Listing, Requests};
@@ -33,7 +32,7 @@ pub fn recent(settings: &Settings) -> Option<String> {
     };
     let mut files = found.files.iter();
     let is_away = files.any(|(at, id)| *at <= now && now.since(*at) < RECENT && is_own(id));
-    (is_away && !found.is_full(user.is_root()))
+    (is_away && !found.is_full())
         .then(|| "the service did not answer a command less than a minute ago".to_owned())
 }
 
@@ -48,7 +47,7 @@ pub fn count(requests: &Requests, found: &Listing) -> Option<String> {
     ))
 }
 
-/// Leaves a request on disk, wakes the service, and says so.
+/// Leaves a request on disk, wakes the service, and says so. What there is to say of each target.
 ///
 /// # Errors
 /// It cannot be left.
@@ -58,7 +57,7 @@ pub fn leave(
     request: &Request,
     why: &str,
     is_json: bool,
-) -> Result<Value, Problem> {
+) -> Result<Reply, Problem> {
     let requests = Requests::beside(&settings.spool_dir);
     let bytes = ask::ask(question)?;
     requests.leave(&request.id, &bytes).map_err(|e| {
@@ -79,19 +78,15 @@ pub fn leave(
         ))?;
     }
     complain(&format!("again-fleet: warning: {why}"));
-    let target = |node| json!({"node": node, "fired": "waiting", "outcome": null, "why": null});
-    let targets: Vec<Value> = request.targets.iter().map(target).collect();
-    Ok(json!({
-        "schema": 1,
-        "version": env!("CARGO_PKG_VERSION"),
-        "engine": settings.engine.to_string(),
-        "engine_away": null,
-        "until": utc(until),
-        "selection": null,
-        "not_passed_on": [],
-        "targets": targets,
-        "id": id,
-        "name": request.name,
-        "away": [],
-    }))
+    let targets = request.targets.iter();
+    Ok(Reply {
+        targets: targets.map(|node| (node.clone(), Fired::Waiting)).collect(),
+        summary: Some(Summary {
+            engine: settings.engine,
+            away: None,
+            until: until.millis(),
+            selection: None,
+        }),
+        ..Reply::default()
+    })
 }

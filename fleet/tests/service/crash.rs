@@ -9,6 +9,7 @@ use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 
 use crate::node::{Node, request, until};
+use crate::requests;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use again_rig::Dice;
@@ -44,17 +45,22 @@ struct World {
     dice: Dice,
     /// What was fired, whether it was promised, and under which name.
     fired: BTreeMap<Id, (bool, String)>,
+    /// Requests that were left on disk while the sender was down.
+    left: Vec<Request>,
 }
 
 impl World {
     fn new(seed: u64) -> World {
         let server = Server::start(Kind::Etcd);
+        let web1 = Node::new("web1.test", &server);
+        fs::create_dir(requests::spool(&web1)).expect("made");
         World {
-            web1: Node::new("web1.test", &server),
+            web1,
             lb1: Node::new("lb1.test", &server),
             server,
             dice: Dice::new(seed),
             fired: BTreeMap::new(),
+            left: Vec::new(),
         }
     }
 
@@ -64,6 +70,9 @@ impl World {
         match who {
             Who::Sender => {
                 web1.kill();
+                let left = request(&format!("left {n}"), &["lb1.test"]);
+                requests::leave(web1, &left.id, &left);
+                self.left.push(left);
                 web1.start_killed_at(n);
             }
             Who::Target => {
@@ -112,13 +121,19 @@ impl World {
             web1,
             lb1,
             fired,
+            left,
             ..
         } = self;
+        until("no request on disk", || requests::waiting(web1).is_empty());
         until("an empty outbox", || web1.how().outbox.triggers == 0);
         until("the last run", || {
             lb1.again(&["status"]).status.code() == Some(3)
         });
         let ran = lb1.ran();
+        for one in left {
+            let times = ran.iter().filter(|id| **id == one.id).count();
+            assert_eq!(times, 1, "{}", one.name);
+        }
         let straight = Straight::at(server, "web1.test");
         let mut done = BTreeSet::new();
         for (id, (promised, name)) in fired {

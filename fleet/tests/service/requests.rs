@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use again_fleet::ask::{self, Question};
 use again_fleet::policy::fire::Request;
 use again_fleet::spool::requests::{MOST, Requests};
+use again_fleet::step::model::Back;
 use again_fleet::wire::name::Id;
 
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
+use crate::straight::Straight;
 
 /// A user, and its group, that are not root.
 const OTHER: u32 = 65534;
@@ -24,18 +27,18 @@ fn down(server: &Server) -> Node {
     web1
 }
 
-fn spool(node: &Node) -> PathBuf {
+pub fn spool(node: &Node) -> PathBuf {
     node.path("spool-requests")
 }
 
 /// The ids of the requests that wait.
-fn waiting(node: &Node) -> Vec<Id> {
+pub fn waiting(node: &Node) -> Vec<Id> {
     let requests = Requests::beside(&node.path("spool"));
     let files = requests.listing().expect("a directory").files;
     files.into_iter().map(|(_, id)| id).collect()
 }
 
-fn leave(node: &Node, id: &Id, request: &Request) -> PathBuf {
+pub fn leave(node: &Node, id: &Id, request: &Request) -> PathBuf {
     let question = Question::Fire {
         request: request.clone(),
         wait: false,
@@ -44,6 +47,13 @@ fn leave(node: &Node, id: &Id, request: &Request) -> PathBuf {
     let requests = Requests::beside(&node.path("spool"));
     requests.leave(id, &bytes).expect("left");
     spool(node).join(id.as_str())
+}
+
+/// Wakes the service of a node, as a command does that has left a request.
+fn wake(node: &Node) {
+    let socket = UnixDatagram::unbound().expect("a socket");
+    let sent = socket.send_to(&[0], node.path("run/events"));
+    sent.expect("woken");
 }
 
 /// Runs a command of the node's: its exit status, and all that it printed.
@@ -120,13 +130,22 @@ fn only_requests_of_root_and_of_the_group_that_may_send_are_read() {
     mode(spool(&web1), 0o3775);
     mode(web1.path(""), 0o711);
     let other = OTHER.to_string();
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", &other, "--regid", &other, "--clear-groups", "--"]);
     let fire = web1.command(&["trigger", "--to=lb1.test", "--for=web1.test", "--job-id="]);
     // Wherever this was built, others may not get to it.
     fs::copy(fire.get_program(), web1.path("program")).expect("copied");
-    command.arg(web1.path("program")).args(fire.get_args());
-    let (status, text) = runs(command);
+    let fires = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &other, "--regid", &other, "--clear-groups", "--"]);
+        command.arg(web1.path("program")).args(fire.get_args());
+        runs(command)
+    };
+    let junk = |n: usize| spool(&web1).join(format!("junk {n}"));
+    (0..MOST / 2).for_each(|n| fs::write(junk(n), "").expect("written"));
+    let (status, text) = fires();
+    let words = "it is full: 250 requests may wait there";
+    assert!(status == 1 && text.contains(words), "{text}");
+    (0..MOST / 2).for_each(|n| fs::remove_file(junk(n)).expect("removed"));
+    let (status, text) = fires();
     assert!(status == 0 && text.contains("waiting on disk"), "{text}");
     let ids = waiting(&web1);
     let foreign = request("foreign", &["lb1.test"]);
@@ -143,7 +162,7 @@ fn only_requests_of_root_and_of_the_group_that_may_send_are_read() {
     let log = web1.log();
     for words in [
         "1 of the requests that waited on disk are dropped: ",
-        " has entries that are not requests (2 files, links or directories)",
+        " that are not requests are ignored (2); remove them",
     ] {
         assert_eq!(log.matches(words).count(), 1, "{log}");
     }
@@ -201,4 +220,89 @@ fn requests_left_for_a_service_that_hangs_are_sent_once_and_the_commands_wait_on
     until("an empty directory", || waiting(&web1).is_empty());
     until("an empty outbox", || web1.is_done());
     assert_eq!(lb1.ran().len(), 6);
+}
+
+/// Its target is off, and the executor, which is away, has not removed it when the service is killed.
+#[test]
+fn request_that_was_cancelled_is_not_sent_again_after_a_crash() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    let one = request("one", &["lb1.test"]);
+    leave(&web1, &one.id, &one);
+    web1.start();
+    web1.is_linked(true);
+    until("its trigger", || web1.how().outbox.triggers == 1);
+    let question = Question::TakeBack {
+        what: Back::Id(one.id.clone()),
+        wait: false,
+    };
+    let said = web1.ask(&question).all();
+    assert!(said[0].ends_with(" lb1.test"), "{said:?}");
+    web1.kill();
+    assert_eq!(waiting(&web1), std::slice::from_ref(&one.id));
+    web1.start();
+    web1.is_linked(true);
+    let lb1 = Node::new("lb1.test", &server);
+    until("an empty outbox", || web1.is_done());
+    assert_eq!(lb1.ran(), []);
+}
+
+#[test]
+fn request_that_waits_on_disk_expires_with_its_ttl() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    web1.take();
+    for (name, seconds) in [("late", 3500), ("over", 3700)] {
+        let one = request(name, &["lb1.test"]);
+        let file = leave(&web1, &one.id, &one);
+        let file = fs::File::options().write(true).open(file);
+        let sent = SystemTime::now() - Duration::from_secs(seconds);
+        file.expect("opened").set_modified(sent).expect("set");
+    }
+    web1.start();
+    web1.is_linked(true);
+    until("an empty directory", || waiting(&web1).is_empty());
+    let straight = Straight::at(&server, "web1.test");
+    until("a trigger", || !straight.triggers("lb1.test").is_empty());
+    let [late] = &straight.triggers("lb1.test")[..] else {
+        panic!("one trigger");
+    };
+    assert!(
+        late.name.as_str() == "late" && late.ttl <= 100_000,
+        "{late:?}"
+    );
+    assert!(web1.log().contains("'over' has expired"), "{}", web1.log());
+}
+
+/// Nothing can be written, as on a full disk.
+#[test]
+fn request_that_the_disk_cannot_keep_waits_on() {
+    let server = Server::start(Kind::Etcd);
+    let web1 = down(&server);
+    web1.take();
+    web1.start();
+    web1.is_linked(true);
+    server.kill();
+    web1.is_linked(false);
+    let tmp = web1.path("state/serve/fired/tmp");
+    fs::rename(&tmp, web1.path("moved")).expect("moved");
+    fs::write(&tmp, "").expect("written");
+    let one = request("one", &["lb1.test"]);
+    leave(&web1, &one.id, &one);
+    let words = format!("request {}, which waited on disk, is not sent", one.id);
+    wake(&web1);
+    until("an error", || web1.log().contains(&words));
+    wake(&web1);
+    // It is read before any command is answered.
+    let other = request("other", &["lb1.test"]);
+    assert!(web1.try_to_fire(&other)[0].starts_with("failed "));
+    assert_eq!(web1.log().matches(&words).count(), 1, "{}", web1.log());
+    assert_eq!(waiting(&web1), std::slice::from_ref(&one.id));
+    fs::remove_file(&tmp).expect("removed");
+    fs::rename(web1.path("moved"), &tmp).expect("moved");
+    wake(&web1);
+    until("an empty directory", || waiting(&web1).is_empty());
+    web1.kill();
+    web1.start();
+    assert_eq!(web1.how().outbox.triggers, 1);
 }

@@ -11,7 +11,7 @@ use again_fleet::wire::outcome::Outcome;
 use std::collections::BTreeMap;
 
 use crate::tool::Run;
-use crate::world::{Call, Ev, MINUTE, Mutant, Op, SECOND, Service, World};
+use crate::world::{Call, Ev, Left, MINUTE, Mutant, Op, SECOND, Service, World};
 
 const WIDE: Bounds = Bounds {
     count: 100_000,
@@ -58,6 +58,65 @@ impl World {
         let delay = self.dice.below(100);
         self.after(delay, n, Ev::Connect(life));
         self.roll_after(n, delay);
+        self.send_left(n);
+    }
+
+    /// The service of a node is down, and a command leaves a request on disk.
+    pub fn leave(&mut self, n: usize) {
+        self.kill(n);
+        let other = usize::try_from(self.dice.below(self.machines.len() as u64)).expect("small");
+        if other == n || !self.machines[n].is_on {
+            return;
+        }
+        self.promises.count("left on disk");
+        self.count += 1;
+        // With a later trigger of its name, it may run twice.
+        let name: Name = format!("on disk {}", self.count).parse().expect("a name");
+        let target = self.machines[other].name.clone();
+        let request = self.request(n, &[target], &name, None);
+        self.promises.selects(&request.id, None, true);
+        let (at, ends) = (self.moment(n).wall, None);
+        self.machines[n].left.push(Left { request, at, ends });
+    }
+
+    /// Sends the requests that wait on disk. The executor removes each later, if this service still runs then.
+    fn send_left(&mut self, n: usize) {
+        let (life, now) = (self.life(n), self.moment(n).wall);
+        if life == 0 {
+            return;
+        }
+        for Left { request, at, ends } in self.machines[n].left.clone() {
+            let id = request.id.clone();
+            let left = request.ttl.nanos().saturating_sub(now.since(at).nanos());
+            // With a clock that was set back, it may live longer than its target remembers the first one.
+            let longest = ends.map_or(u64::MAX, |ends| ends.saturating_sub(self.now));
+            let ttl = longest.min(left / 1_000_000);
+            if ttl == 0 || self.mutant == Some(Mutant::LosesRequests) {
+                if ttl == 0 {
+                    self.promises.selects(&id, None, false);
+                }
+                self.machines[n].left.retain(|one| one.request.id != id);
+                continue;
+            }
+            if ends.is_some() {
+                self.promises.count("sent again from disk");
+            }
+            let is_clock_right = self.machines[n].clock == 0;
+            self.promises.ages(&id, self.now, ttl, is_clock_right);
+            let ends = Some(self.now + ttl);
+            let all = self.machines[n].left.iter_mut();
+            all.filter(|one| one.request.id == id)
+                .for_each(|one| one.ends = ends);
+            let client = self.client(id.clone());
+            let ttl = Span::from_nanos(ttl * 1_000_000);
+            let request = Request { ttl, ..request };
+            self.feed(n, Event::Fire { client, request });
+            if self.life(n) != life {
+                return;
+            }
+            let delay = 1 + self.dice.below(5 * MINUTE);
+            self.after(delay, n, Ev::Removed(life, id));
+        }
     }
 
     /// Kills a service; it is started again.
@@ -272,6 +331,12 @@ impl World {
         if self.machines[n].service.is_none() {
             return;
         }
+        let request = self.request(n, targets, name, run);
+        let client = self.client(request.id.clone());
+        self.feed(n, Event::Fire { client, request });
+    }
+
+    fn request(&mut self, n: usize, targets: &[Node], name: &Name, run: Option<&Run>) -> Request {
         let id = Id::from_bits(u128::from(self.dice.draw()) << 64 | u128::from(self.dice.draw()));
         let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
         let is_clock_right = self.machines[n].clock == 0;
@@ -287,7 +352,6 @@ impl World {
         self.truths
             .insert(id.clone(), run.map(|run| run.truth.clone()));
         self.recent.push(id.clone());
-        let client = self.client(id.clone());
         let delta = if self.dice.permille(300) {
             self.dice.below(30)
         } else {
@@ -300,7 +364,7 @@ impl World {
             at_once = 1 + self.dice.below(3) as u32;
             stop_after = self.dice.below(4) as u32;
         }
-        let request = Request {
+        Request {
             id,
             targets: targets.to_vec(),
             name: name.clone(),
@@ -320,7 +384,6 @@ impl World {
                 ..Criteria::default()
             }),
             is_open,
-        };
-        self.feed(n, Event::Fire { client, request });
+        }
     }
 }

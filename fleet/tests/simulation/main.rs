@@ -141,6 +141,9 @@ fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
         world.after(10 * SECOND, 0, Ev::Fault);
     }
     stir(&mut world, &plan);
+    if plan.has_faults && plan.nodes < 20 && seed.is_multiple_of(3) {
+        leave(&mut world, &plan);
+    }
     while world.next(plan.lasts) {}
     world.cancel_faults();
     faults::heal(&mut world);
@@ -189,7 +192,17 @@ fn stir(world: &mut World, plan: &Plan) {
     }
 }
 
-fn letters_to(world: &World, n: usize) -> impl Iterator<Item = &LetterId> {
+/// Commands that leave requests on disk, while their service is down.
+fn leave(world: &mut World, plan: &Plan) {
+    for _ in 0..8 {
+        let n = usize::try_from(world.dice.below(plan.nodes)).expect("small");
+        let at = world.dice.below(plan.lasts);
+        world.after(at, n, Ev::Leave);
+    }
+}
+
+/// Triggers that a node still sends, and selections that it has stored.
+fn unsent_letters(world: &World, n: usize) -> impl Iterator<Item = &LetterId> {
     let service = world.machines[n].service.iter();
     let letters = service.flat_map(|service| service.state.letters());
     letters
@@ -202,7 +215,9 @@ fn is_quiet(world: &World) -> bool {
         let tool = &world.machines[n].tool;
         let is_idle = tool.pending.is_empty() && tool.running.is_none();
         let is_alive = world.machines[n].service.is_some();
-        world.machines[n].is_gone || is_alive && is_idle && letters_to(world, n).next().is_none()
+        let is_sent =
+            world.machines[n].left.is_empty() && unsent_letters(world, n).next().is_none();
+        world.machines[n].is_gone || is_alive && is_idle && is_sent
     };
     let count = world.machines.len();
     let mut there = (0..count).filter(|n| !world.machines[*n].is_gone);
@@ -230,7 +245,8 @@ fn at_rest(world: &World) {
         if machine.is_gone {
             continue;
         }
-        let left: Vec<String> = letters_to(world, n).map(LetterId::to_string).collect();
+        assert!(machine.left.is_empty(), "{:?} wait on disk", machine.left);
+        let left: Vec<String> = unsent_letters(world, n).map(LetterId::to_string).collect();
         assert!(left.is_empty(), "{} still sends {left:?}", machine.name);
         let pending = &machine.tool.pending;
         assert!(
@@ -315,6 +331,7 @@ fn every_promise_is_kept() {
         "held",
         "junk below story",
         "killed",
+        "left on disk",
         "lost and still counted",
         "merged",
         "no answer",
@@ -330,6 +347,7 @@ fn every_promise_is_kept() {
         "restarted with its clock set back",
         "selection resolved",
         "selection stored",
+        "sent again from disk",
         "stopped by hops",
         "story put back",
         "superseded",
@@ -381,6 +399,11 @@ fn who_forgets_lost_nodes_is_found() {
 #[test]
 fn who_hides_nodes_of_a_selection_is_found() {
     is_found(Mutant::HidesNodes, "is lost");
+}
+
+#[test]
+fn service_that_loses_requests_on_disk_is_found() {
+    is_found(Mutant::LosesRequests, "is lost");
 }
 
 #[test]

@@ -38,10 +38,14 @@ pub struct Promises {
     cancels: BTreeSet<Asked>,
     /// The newest selection that each node has stored of each name.
     selections: BTreeMap<(Node, Name), Id>,
+    /// To how many nodes, beside those that were named, a stored selection was not sent.
+    refused: BTreeMap<Id, usize>,
     acted: BTreeMap<(Node, Which), u64>,
     acted_ids: BTreeSet<Asked>,
-    /// The numbers that were acted on, in their order.
-    highest: BTreeMap<(Node, Node, String), u64>,
+    /// The last trigger of each sender and name that each node acted on.
+    last: BTreeMap<(Node, Node, String), Which>,
+    /// How often the targets of each stored selection were written: again if its sender has died while it sent it.
+    resolved: BTreeMap<Id, usize>,
     settled: BTreeMap<(Node, Which), Outcome>,
     /// The number with which each was sent last.
     numbers: BTreeMap<Asked, u64>,
@@ -85,6 +89,16 @@ impl Promises {
             is_selected: false,
         };
         self.firings.insert((target.clone(), id.clone()), firing);
+    }
+
+    /// A request that waited on disk is sent with this ttl by its sender's clock.
+    pub fn ages(&mut self, of: &Id, at: u64, ttl: u64, is_clock_right: bool) {
+        for (_, firing) in self.firings.iter_mut().filter(|((_, id), _)| id == of) {
+            firing.is_clock_right &= is_clock_right;
+            if at + ttl < firing.at + firing.ttl {
+                (firing.at, firing.ttl) = (at, ttl);
+            }
+        }
     }
 
     /// A service took a step.
@@ -181,6 +195,8 @@ impl Promises {
             Content::Selection(stored) if stored.is_over() => {}
             Content::Selection(stored) => {
                 self.count("selection stored");
+                let times = self.resolved.entry(stored.request.id.clone());
+                *times.or_default() += usize::from(stored.is_resolved);
                 let (name, id) = (stored.request.name.clone(), stored.request.id.clone());
                 let older = self.selections.insert((me.clone(), name), id.clone());
                 if let Some(older) = older.filter(|older| *older != id) {
@@ -247,13 +263,18 @@ impl Promises {
         }
     }
 
-    /// A service logs something: that a selection is not sent to a node is as good as sending it.
+    /// A service logs something: that a selection is not sent to a node, and so many more, is as good as sending it.
     pub fn logs(&mut self, text: &str) {
-        if let Some((before, _)) = text.split_once(") is not sent to ")
+        if let Some((before, after)) = text.split_once(") is not sent to ")
             && let Some((_, id)) = before.rsplit_once("(id ")
+            && let Some((nodes, _)) = after.split_once(": ")
         {
+            let id: Id = id.parse().expect("an id");
+            let (first, more) = nodes.split_once(" and ").unwrap_or((nodes, "0 more"));
+            let more: usize = more.trim_end_matches(" more").parse().expect("a number");
             self.count("selection refused");
-            self.selects(&id.parse().expect("an id"), None, false);
+            self.selects(&id, Some(&first.parse().expect("a certname")), false);
+            *self.refused.entry(id).or_default() += more;
         }
     }
 
@@ -299,14 +320,19 @@ impl Promises {
         *times += 1;
         assert!(*times == 1, "{me} acted on {which:?} twice");
         let place = (me.clone(), which.sender.clone(), which.name.to_string());
-        let highest = self.highest.entry(place).or_default();
+        let last = self.last.insert(place, which.clone());
         assert!(
-            which.number > *highest,
-            "{me} acted on {which:?} after {highest}"
+            last.as_ref().is_none_or(|last| which.number > last.number),
+            "{me} acted on {which:?} after {last:?}"
         );
-        *highest = which.number;
         let is_first = self.acted_ids.insert((me.clone(), which.id.clone()));
-        assert!(is_first, "{me} acted on the id of {which:?} twice");
+        // Its target remembers the id of the last one.
+        let is_forgotten = last.is_some_and(|last| last.id != which.id);
+        let is_resent = self.resolved.get(&which.id).is_some_and(|times| *times > 1);
+        assert!(
+            is_first || is_resent && is_forgotten,
+            "{me} acted on the id of {which:?} twice"
+        );
         if let Some(outcome) = self.settled.get(&(me.clone(), which.clone())) {
             panic!("{me} acted on {which:?}, which was {outcome}");
         }
@@ -477,18 +503,17 @@ impl Promises {
     pub fn at_rest(&self) {
         let (since, gone) = self.whole.as_ref().expect("whole");
         let enough = since + ENOUGH;
+        let mut refused = self.refused.clone();
         for (asked, firing) in &self.firings {
             let (target, id) = asked;
             let could = (firing.is_promised || firing.is_selected)
                 && firing.at + firing.ttl > enough
                 && !gone.contains(target)
                 && !gone.contains(&firing.sender);
-            if could {
-                assert!(
-                    self.is_done(target, id),
-                    "{id} for {target}, fired at {}, is lost",
-                    firing.at
-                );
+            if could && !self.is_done(target, id) {
+                let left = refused.entry(id.clone()).or_default();
+                let why = format!("{id} for {target}, fired at {}, is lost", firing.at);
+                *left = left.checked_sub(1).expect(&why);
             }
         }
         for ((node, which), outcomes) in &self.told {

@@ -97,6 +97,8 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
         return None;
     }
     if !saves(world, n) {
+        let ledger = &mut world.machines[n].ledger;
+        ledger.page.apply(&Change::Begun(Vec::new()));
         let all = taken.into_iter().map(|(trigger, _)| trigger);
         let all = all.chain(rest.into_iter().map(|(trigger, ..)| trigger));
         let held = |trigger| answer((trigger, Outcome::Held, "no space".to_owned(), None));

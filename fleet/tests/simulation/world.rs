@@ -6,6 +6,7 @@ use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
 use again_fleet::policy::books::Which;
+use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{
     Action, Content, Draft, Event, LetterId, Place, SelectionState, State,
@@ -49,6 +50,8 @@ pub enum Mutant {
     TakesOlderFacts,
     /// Selections are resolved with one node.
     HidesNodes,
+    /// Requests that wait on disk are removed before they are sent.
+    LosesRequests,
 }
 
 /// How often things go wrong, out of 100,000.
@@ -124,6 +127,10 @@ pub enum Ev {
     Cron,
     /// Somebody fires, or takes back.
     Person,
+    /// The service is down, and somebody leaves a request on disk.
+    Leave,
+    /// The executor removes that, if this life of the service still lasts.
+    Removed(u64, Id),
     /// The engine comes back.
     EngineUp,
     /// The network is whole again, the clock right, the node enabled.
@@ -150,6 +157,16 @@ pub struct Service {
     pub rolls: Option<u64>,
 }
 
+/// Request that waits on disk for the service.
+#[derive(Debug, Clone)]
+pub struct Left {
+    pub request: Request,
+    /// When it was left, by the node's wall clock.
+    pub at: Walltime,
+    /// When its time is over as it was sent last, in milliseconds.
+    pub ends: Option<u64>,
+}
+
 pub struct Machine {
     pub name: Node,
     pub rules: Rules,
@@ -170,6 +187,7 @@ pub struct Machine {
     /// The triggers for which it has places in rolling runs.
     pub places: BTreeSet<Which>,
     pub reader: Reader,
+    pub left: Vec<Left>,
     /// How often its facts have changed.
     pub facts: u64,
 }
@@ -230,6 +248,7 @@ impl World {
             run_length: SECOND,
             places: BTreeSet::new(),
             reader: Reader::default(),
+            left: Vec::new(),
             facts: 0,
         };
         let mut world = World {
@@ -354,6 +373,10 @@ impl World {
             Ev::RunEnds(run) => self.run_ends(n, run),
             Ev::Cron => self.start_run(n, false),
             Ev::Person => self.person(n),
+            Ev::Leave => self.leave(n),
+            Ev::Removed(life, id) if self.life(n) == life => {
+                self.machines[n].left.retain(|left| left.request.id != id);
+            }
             Ev::EngineUp => {
                 if !self.engine.is_up {
                     self.engine.start();
@@ -361,7 +384,7 @@ impl World {
             }
             Ev::Mended => self.mend(n),
             Ev::Fault => crate::faults::strike(self),
-            Ev::Service(..) | Ev::Connect(_) => {}
+            Ev::Service(..) | Ev::Connect(_) | Ev::Removed(..) => {}
         }
     }
 

@@ -244,10 +244,10 @@ impl Driver {
     pub fn do_with_locks(&mut self, mut deeds: Vec<Deed>) {
         if deeds.contains(&Deed::Save) {
             match self.slots_file.write_locks(&self.locks) {
-                Ok(()) => self.locks().kept(),
+                Ok(()) => deeds.extend(self.locks().kept()),
                 Err(e) => {
                     error!("nothing of locks is kept: {e}");
-                    deeds.retain(|deed| !matches!(deed, Deed::Sign(_) | Deed::Note(_)));
+                    deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
                     deeds.extend(self.locks().not_kept());
                 }
             }

@@ -2,7 +2,7 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Locks, One, Place};
+use super::{Deed, Locks, One, Place, Stage};
 use crate::service::few::Few;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Name, Node};
@@ -74,5 +74,31 @@ impl Locks {
             }
         }
         text
+    }
+
+    /// Forgets how to undo resets: they are on disk.
+    pub fn kept(&mut self) -> Vec<Deed> {
+        let all = self.all.0.iter_mut();
+        let undone = all.filter_map(|(_, one)| one.undone.take());
+        undone.map(|undone| Deed::Note(undone.note)).collect()
+    }
+
+    /// The locks could not be written: no lock may be taken, and resets that are not on disk are undone. This node would not know after a
+    /// restart that it has published them, and refuse the next ones. They are taken when they are listed again.
+    pub fn not_kept(&mut self) -> Vec<Deed> {
+        for (_, one) in &mut self.all.0 {
+            if let Some(undone) = one.undone.take() {
+                (one.reset, one.reset_at) = (undone.reset, undone.reset_at);
+                (one.token, one.fired) = (undone.token, undone.fired);
+                one.before = undone.before;
+            }
+        }
+        let names = self
+            .all
+            .0
+            .iter()
+            .filter(|(_, one)| one.stage != Stage::Idle);
+        let names: Vec<Name> = names.map(|(name, _)| name.clone()).collect();
+        names.iter().flat_map(|name| self.failed(name)).collect()
     }
 }

@@ -548,11 +548,11 @@ impl World {
     fn doing(&mut self, n: usize, mut deeds: Vec<Deed>) {
         if deeds.contains(&Deed::Save) {
             if self.nodes[n].is_full {
-                deeds.retain(|deed| !matches!(deed, Deed::Sign(_) | Deed::Note(_)));
+                deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
                 deeds.extend(self.locks(n).not_kept());
             } else {
                 self.nodes[n].kept = self.nodes[n].locks.written();
-                self.nodes[n].locks.kept();
+                deeds.extend(self.nodes[n].locks.kept());
             }
         }
         for deed in deeds {
@@ -1870,5 +1870,61 @@ fn whatever_fails_no_two_hold_it_and_somebody_does_in_the_end() {
 /// A node with a full disk had published a reset that it did not know after a restart, and refused the next one for ever.
 #[test]
 fn reset_that_is_not_on_disk_is_undone() {
-    live(288);
+    let mut world = World::new(1, 3, &[]);
+    let published = |n: usize, token: u64, reset: u64, serial: u64| Published {
+        node: node(n),
+        token,
+        reset,
+        serial,
+    };
+    let own = |world: &World| {
+        let locks = &world.nodes[1].locks;
+        let reset = locks.resets().get("db").copied().unwrap_or(0);
+        published(1, locks.token(&db()), reset, 1)
+    };
+    let resets = |world: &mut World, number: u64, token: u64, serial: u64| {
+        let others = [0, 2].map(|n| published(n, 5 * serial, 0, serial));
+        let before = [&[own(world)][..], &others].concat();
+        let reset = Reset {
+            before,
+            ..reset(number, token)
+        };
+        let deeds = world.reset(1, reset, 100 + number);
+        world.doing(1, deeds);
+        own(world)
+    };
+    let first = resets(&mut world, 7, 40, 1);
+    assert_eq!(first, published(1, 40, 7, 1));
+    world.nodes[1].is_full = true;
+    assert_eq!(resets(&mut world, 8, 30, 9), first);
+    // Others have given out tokens between both resets.
+    let given = Known {
+        serial: 9,
+        ..known(45, 0)
+    };
+    let given = [0, 2].map(|n| (node(n), given));
+    world.locks(1).weigh(&db(), &given);
+    assert_eq!(world.nodes[1].locks.all.0[0].1.vouched, 45);
+    world.nodes[1].is_full = false;
+    world.kill(1);
+    world.start(1);
+    world.link(1);
+    assert_eq!(own(&world), first);
+    assert_eq!(resets(&mut world, 9, 20, 9), published(1, 20, 9, 1));
+    let log = world.nodes[1].log.join("\n");
+    assert_eq!(log.matches("has reset the lock 'db'").count(), 2, "{log}");
+}
+
+#[test]
+fn holder_is_logged_although_the_disk_is_full() {
+    let mut world = World::new(1, 2, &["n0"]);
+    while world.nodes[0].locks.all.0[0].1.stage != Stage::Signing {
+        assert!(world.store.now < 30_000);
+        world.go_on(0.0);
+    }
+    world.nodes[0].is_full = true;
+    world.for_millis(2_000);
+    assert_eq!(world.one(), 0);
+    let log = &world.nodes[0].log;
+    assert!(log.iter().any(|line| line.starts_with("this node holds")));
 }

@@ -7,7 +7,9 @@ use std::cmp::Reverse;
 
 use again_base::model::{Boottime, Span};
 
-use super::{COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP};
+use super::{
+    COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
+};
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
 use crate::wire::name::{Name, Node};
@@ -120,8 +122,15 @@ impl One {
             // With a token from before.
             self.leave(name, deeds);
         }
-        let before = [self.reset, self.reset_at, self.token, self.fired];
-        self.undone.get_or_insert(before);
+        let undone = Undone {
+            reset: self.reset,
+            reset_at: self.reset_at,
+            token: self.token,
+            fired: self.fired,
+            before: std::mem::take(&mut self.before),
+            note: format!("{node} has reset the lock '{name}': its next token is {next}"),
+        };
+        self.undone.get_or_insert(undone);
         (self.reset, self.reset_at) = (reset.number, revision);
         self.before.clone_from(&reset.before);
         (self.token, self.fired, self.vouched) = (reset.token, 0, 0);
@@ -132,13 +141,7 @@ impl One {
             self.seen = Seen::Unknown;
             deeds.push(Deed::Look(name.clone()));
         }
-        deeds.extend([
-            Deed::Save,
-            Deed::Retell,
-            Deed::Note(format!(
-                "{node} has reset the lock '{name}': its next token is {next}"
-            )),
-        ]);
+        deeds.extend([Deed::Save, Deed::Retell]);
     }
 
     /// Takes no reset, and says once why. Of a node that is no operator all are the same, and make room for an operator's.

@@ -515,6 +515,84 @@ fn many_selections_are_resolved_in_several_steps_with_one_list_of_nodes() {
     assert_eq!((web1.readings, web1.is_stored()), (1, false));
 }
 
+#[test]
+fn selections_of_many_nodes_are_resolved_in_several_steps() {
+    let mut web1 = Sender::new();
+    for n in 0..3 {
+        web1.fires(Request {
+            name: n.to_string().parse().expect("a name"),
+            id: Id::from_bits(n),
+            ..open(&[], 0)
+        });
+    }
+    web1.does(Event::Reached);
+    web1.passes(60);
+    let nodes: Vec<String> = (0..600).map(|n| format!("n{n}")).collect();
+    web1.shows(&nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(web1.sent.len(), 1200);
+    web1.does(Event::Tick);
+    assert_eq!((web1.sent.len(), web1.readings), (1800, 1));
+}
+
+#[test]
+fn selections_that_cannot_be_sent_hold_no_other_up() {
+    let mut web1 = Sender::new();
+    for n in 0..21 {
+        web1.fires(Request {
+            name: n.to_string().parse().expect("a name"),
+            id: Id::from_bits(n),
+            ..open(&[], u32::from(n < 20))
+        });
+    }
+    web1.does(Event::Reached);
+    web1.passes(60);
+    web1.is_disk_full = true;
+    web1.shows(&["lb1"]);
+    assert_eq!(web1.targets(), [""; 0]);
+    web1.passes(60);
+    assert_eq!(web1.readings, 2);
+    web1.shows(&["lb1", "lb2"]);
+    assert_eq!(web1.targets(), ["lb1", "lb2"]);
+}
+
+#[test]
+fn selection_that_waits_for_room_is_logged_once() {
+    let mut web1 = Sender::new();
+    web1.fires(request(&[]));
+    let letter = web1.bench.state.letters.values().next();
+    let letter = letter.expect("a letter").clone();
+    web1.fires(open(&[], 0));
+    web1.does(Event::Reached);
+    web1.passes(60);
+    let other = |n: usize| LetterId::To(node(&format!("x{n}")), "x".parse().expect("a name"));
+    let others = (0..crate::step::letters::MOST).map(|n| (other(n), letter.clone()));
+    web1.bench.state.letters.extend(others);
+    for _ in 0..3 {
+        web1.shows(&["lb2"]);
+        web1.passes(60);
+    }
+    let logged = |line: &&String| line.contains("is not sent yet: 20000 triggers wait already");
+    assert_eq!(web1.log.iter().filter(logged).count(), 1);
+    let is_other = |id: &LetterId| matches!(id, LetterId::To(_, name) if name.as_str() == "x");
+    web1.bench.state.letters.retain(|id, _| !is_other(id));
+    web1.shows(&["lb2"]);
+    assert_eq!(web1.targets().last(), Some(&"lb2"));
+}
+
+#[test]
+fn expired_selection_is_not_replaced() {
+    let mut web1 = Sender::new();
+    web1.fires(open(&[], 0));
+    // The service was not served in time.
+    web1.bench.now.uptime = web1.bench.now.uptime + Span::from_secs(3600);
+    web1.bench.now.wall = web1.bench.now.wall + Span::from_secs(3600);
+    web1.fires(Request {
+        id: Id::from_bits(4),
+        ..open(&[], 0)
+    });
+    assert!(!web1.is_logged("is replaced by"));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Reach,

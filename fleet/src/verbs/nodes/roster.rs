@@ -113,11 +113,11 @@ impl Roster {
         self.stored.is_none() && presence.unwrap_or_default() == Presence::Gone
     }
 
-    /// Whether all nodes are known: the backend shows them, and none may still return after it has lost its data.
+    /// Whether all nodes are known: the backend shows them, the facts of each count, and none may still return after it has lost its data.
     pub fn is_complete(&self, now: Walltime) -> bool {
         let missing = self.nodes.values().filter_map(|one| one.missing_since);
         let mut returning = missing.filter(|since| now.since(*since) < RETURN);
-        self.stored.is_none() && returning.next().is_none()
+        self.stored.is_none() && self.ignored().is_empty() && returning.next().is_none()
     }
 
     /// Sentences about nodes whose facts the backend has lost: those that may still publish again, and those that had time enough.
@@ -385,6 +385,10 @@ mod tests {
         }
         let now = minutes(14);
         assert!(!roster.is_complete(now) && roster.is_complete(minutes(15)));
+        let liar: Node = "liar".parse().expect("a certname");
+        assert!(roster.hear(Answer::Ignored(liar.clone())));
+        assert!(!roster.is_complete(minutes(15)));
+        roster.nodes.remove(&liar);
         let at = clock(lost, now);
         assert_eq!(
             roster.warnings(now),

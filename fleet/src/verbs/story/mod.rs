@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use again_base::layout::{Look, complain, say};
 use again_base::sys::clock::moment;
 
-use super::service::{Conversation, Heard, PATIENCE, socket};
+use super::service::{Conversation, PATIENCE, socket};
 use super::{Exit, Problem};
 use crate::ask::{Answer, Question};
 use crate::cli;
@@ -199,35 +199,21 @@ type Read = (Vec<Entry>, Vec<Trigger>, Option<String>);
 
 fn ask(settings: &Settings, origin: Option<&Id>) -> Result<Read, Problem> {
     let question = Question::Story(origin.cloned());
-    let until = || Instant::now() + READING;
     let begun = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), &question, begun)?;
     let (mut entries, mut on_the_way, mut part) = (Vec::new(), Vec::new(), None);
     loop {
-        match conversation.next(until())? {
-            Heard::Answer(Answer::Entry(entry)) => entries.push(*entry),
-            Heard::Answer(Answer::OnTheWay(trigger)) => on_the_way.push(*trigger),
-            Heard::Answer(Answer::Incomplete(words)) => part = Some(words),
-            Heard::Answer(Answer::End) => return Ok((entries, on_the_way, part)),
-            Heard::Answer(Answer::NotSeen(why)) => {
+        match conversation.answer(Instant::now() + READING, READING)? {
+            Answer::Entry(entry) => entries.push(*entry),
+            Answer::OnTheWay(trigger) => on_the_way.push(*trigger),
+            Answer::Incomplete(words) => part = Some(words),
+            Answer::End => return Ok((entries, on_the_way, part)),
+            Answer::NotSeen(why) => {
                 return Err(Problem::Failed(format!(
                     "what the nodes have told cannot be read: {why}; 'again-fleet check' tells what to do"
                 )));
             }
-            Heard::Answer(Answer::Refused(why)) => {
-                return Err(conversation.problem(&format!("refuses: {why}")));
-            }
-            Heard::Answer(_) => {
-                return Err(conversation.problem("answered something else than was asked"));
-            }
-            Heard::Silence => {
-                let seconds = READING.as_secs();
-                let what = format!(
-                    "has not answered within {seconds} s; 'again-fleet check' tells how it is"
-                );
-                return Err(conversation.problem(&what));
-            }
-            Heard::End => return Err(conversation.problem("ended before it had answered")),
+            _ => return Err(conversation.problem("answered something else than was asked")),
         }
     }
 }
