@@ -106,7 +106,7 @@ impl Content {
                 let mut keys: BTreeSet<Key> = origins.map(story).collect();
                 // Nobody fired what is made of an event.
                 if !told.name.is_of_a_rule() {
-                    keys.insert(result_key(told));
+                    keys.insert(told.key());
                 }
                 keys
             }
@@ -118,7 +118,7 @@ impl Content {
         match self {
             Content::Told { told, .. } if told.outcome.is_counted() => {
                 let mut keys = self.keys();
-                keys.remove(&result_key(told));
+                keys.remove(&told.key());
                 keys
             }
             _ => BTreeSet::new(),
@@ -128,14 +128,5 @@ impl Content {
     /// Whether it tells of a trigger that came from this origin.
     pub(super) fn comes_from(&self, origin: &Id) -> bool {
         matches!(self, Content::Told { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
-    }
-}
-
-/// Where the sender looks for a result.
-pub fn result_key(told: &Told) -> Key {
-    Key::Result {
-        sender: told.sender.clone(),
-        target: told.target.clone(),
-        name: told.name.clone(),
     }
 }

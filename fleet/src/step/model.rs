@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
-pub use super::content::{Content, Draft, LetterId, result_key};
+pub use super::content::{Content, Draft, LetterId};
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Place, Sight};
 pub(super) use super::register::{Register, Stage};

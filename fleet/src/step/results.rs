@@ -5,7 +5,7 @@ use std::ops::Bound;
 use again_base::model::{Moment, Span, Walltime};
 
 use super::letters;
-use super::model::{Action, Content, Draft, Letter, LetterId, State, TURN, result_key};
+use super::model::{Action, Content, Draft, Letter, LetterId, State, TURN};
 use super::room::size;
 use crate::policy::books::Which;
 use crate::policy::term::Term;
@@ -224,7 +224,7 @@ fn leave_result(letter: &mut Letter) {
     if let Content::Told { told, .. } = &letter.content
         && told.above.is_none()
     {
-        letter.left.remove(&result_key(told));
+        letter.left.remove(&told.key());
     }
 }
 

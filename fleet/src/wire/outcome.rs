@@ -4,7 +4,8 @@ use again_base::layout::Tone;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::lineage::{MOST_ORIGINS, Origin};
 use super::name::{Id, Name, Node};
 
@@ -209,6 +210,15 @@ pub struct Stopped {
 }
 
 impl Told {
+    /// Where the sender of the trigger looks for this.
+    pub fn key(&self) -> Key {
+        Key::Result {
+            sender: self.sender.clone(),
+            target: self.target.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// Why, and what was stopped.
     pub fn sentence(&self) -> String {
         let ways = self.stopped.iter().map(|one| one.way.as_str());
@@ -221,6 +231,12 @@ impl Told {
     pub fn goes_on(&self) -> bool {
         let has_more = self.ran.as_ref().is_some_and(|ran| ran.more);
         has_more || [Outcome::Taken, Outcome::Started].contains(&self.outcome)
+    }
+}
+
+impl Placed for Told {
+    fn place(&self) -> (Key, &Node) {
+        (self.key(), &self.target)
     }
 }
 
@@ -246,6 +262,17 @@ pub struct Entry {
     pub told: Told,
     /// The origin, and the way from there.
     pub origin: Origin,
+}
+
+impl Placed for Entry {
+    fn place(&self) -> (Key, &Node) {
+        let key = Key::Story {
+            node: self.told.target.clone(),
+            origin: self.origin.id.clone(),
+            trigger: self.told.id.clone(),
+        };
+        (key, &self.told.target)
+    }
 }
 
 impl Content for Entry {

@@ -25,3 +25,22 @@ fn facts_are_compared_as_types_and_not_as_words() {
         );
     }
 }
+
+/// Whether a file may decide whose a value is: those that read envelopes, and the CA that knows certificates.
+fn verifies(path: &str) -> bool {
+    path.starts_with("identity/") || path.starts_with("wire/")
+}
+
+#[test]
+fn one_verifier_opens_values_without_the_backend_and_without_tokio() {
+    for source in sources(FLEET) {
+        let path = source.path.to_str().expect("plain");
+        if path.starts_with("identity/") {
+            for word in ["tokio", "crate::engine", "async "] {
+                assert!(!source.text.contains(word), "{path} has '{word}'");
+            }
+        }
+        let opens = source.text.contains("Envelope::parse");
+        assert!(!opens || verifies(path), "{path}: ask identity::verifier");
+    }
+}

@@ -20,6 +20,7 @@ use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::wire;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::{Key, Prefix};
+use crate::wire::lock::Reset;
 use crate::wire::name::{Id, Node};
 use crate::wire::quota::Amount;
 
@@ -445,7 +446,7 @@ impl Driver {
     /// Whether the node has signed this a short time ago.
     fn is_connected(&mut self, node: &Node, value: &Value) -> bool {
         let key = Key::Node(node.clone());
-        let read = self.seals.any_inventory(&value.bytes, &key);
+        let read = self.seals.read(&value.bytes, &key);
         let presence = |told: Inventory| {
             let (at, skew) = (Walltime::from_millis(told.at), self.state.rules.skew);
             Presence::of(at, clock::walltime(), skew)
@@ -467,7 +468,7 @@ impl Driver {
                 Ok(ask::Answer::Node(Box::new(node)))
             }
             Key::Story { .. } => {
-                let entry = self.seals.entry(&value.bytes, &key)?;
+                let entry = self.seals.read(&value.bytes, &key)?;
                 Ok(ask::Answer::Entry(Box::new(entry)))
             }
             Key::Slot { .. } => {
@@ -482,7 +483,7 @@ impl Driver {
                 Ok(ask::Answer::Lock(Box::new(word), String::new()))
             }
             Key::Reset { .. } => {
-                let reset = self.seals.reset(&value.bytes, &key)?;
+                let reset: Reset = self.seals.read(&value.bytes, &key)?;
                 // The service of an operator lists operators.
                 self.is_operator(&value.bytes, &reset.node)
                     .map_err(|why| Ignored {
@@ -503,7 +504,7 @@ impl Driver {
     }
 
     fn heard(&mut self, key: &Key, value: &Value) {
-        match self.seals.told(&value.bytes, key) {
+        match self.seals.read(&value.bytes, key) {
             Ok(told) => self.feed(Event::Heard(told)),
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }

@@ -18,6 +18,7 @@ use crate::service::locks::{Deed, Locks, Seen, Standing};
 use crate::service::places::Act;
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
+use crate::wire::inventory::Inventory;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::lock::{Lock as Word, Reset};
@@ -75,7 +76,7 @@ impl Driver {
         if value.bytes.is_empty() {
             return Seen::Coming;
         }
-        let word = self.seals.lock(&value.bytes, &Key::Lock(name.clone()));
+        let word = self.seals.read(&value.bytes, &Key::Lock(name.clone()));
         let judged = word.and_then(|word| {
             lock.judge(&word, value.first, value.writes)?;
             Ok(word)
@@ -92,8 +93,8 @@ impl Driver {
 
     /// An operator wants a lock to go on, or somebody who says so.
     pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
-        let word = self.seals.lock(&value.bytes, key);
-        let word = word.and_then(|word| {
+        let word = self.seals.read(&value.bytes, key);
+        let word = word.and_then(|word: Word| {
             self.is_operator(&value.bytes, &word.node)?;
             Ok(word)
         });
@@ -120,7 +121,7 @@ impl Driver {
     }
 
     fn standing_reset(&mut self, key: &Key, value: &Value) -> Result<Standing, String> {
-        let reset = self.seals.reset(&value.bytes, key)?;
+        let reset: Reset = self.seals.read(&value.bytes, key)?;
         Ok(Standing {
             judged: self.judge_reset(&value.bytes, &reset),
             revision: value.revision,
@@ -213,7 +214,7 @@ impl Driver {
                 }
                 // An older version has a lower token, or the reset says that it is older.
                 Ok(key @ Key::Node(_)) if is_asked => {
-                    match self.seals.any_inventory(&value.bytes, &key) {
+                    match self.seals.read::<Inventory>(&value.bytes, &key) {
                         Ok(told) => {
                             let known = Known {
                                 token: told.token(&name),
@@ -371,7 +372,7 @@ impl Driver {
 
     /// A lock, as it stands in the engine.
     pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Word, String> {
-        let word = self.seals.lock(&value.bytes, key)?;
+        let word: Word = self.seals.read(&value.bytes, key)?;
         let lock = self.locks.lock(&word.lock).cloned();
         let lock = lock.unwrap_or_else(|| Lock {
             name: word.lock.clone(),

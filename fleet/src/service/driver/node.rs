@@ -147,7 +147,7 @@ impl Driver {
             Change::Put(value) if Some(hash(&value.bytes)) == self.own_value => OwnKey::Unchanged,
             Change::Put(value) => {
                 let key = Key::Node(self.me.clone());
-                let read = self.seals.any_inventory(&value.bytes, &key);
+                let read = self.seals.read(&value.bytes, &key);
                 // The service after this one continues from it.
                 if let Ok(one) = &read {
                     let _ = self.seals.newest.judge(one);

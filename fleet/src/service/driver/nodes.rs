@@ -63,7 +63,7 @@ impl Driver {
         let published = published.filter(|(_, entry)| !entry.bytes.is_empty());
         let nodes = published.filter_map(|(node, entry)| {
             let key = Key::Node(node.clone());
-            self.seals.any_inventory(&entry.bytes, &key).ok()
+            self.seals.read(&entry.bytes, &key).ok()
         });
         let nodes = nodes.collect();
         self.feed(Event::Nodes(nodes));
@@ -180,7 +180,7 @@ impl Driver {
     /// What a node had published when it was read last.
     pub(super) fn shown_stored(&mut self, value: &Value) -> Result<Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
-        let node = self.seals.any_inventory(&value.bytes, &key)?;
+        let node = self.seals.read(&value.bytes, &key)?;
         Ok(Answer::Node(Box::new(node)))
     }
 

@@ -14,7 +14,7 @@ use crate::step::model::{self, Client, Event, State};
 use crate::wire::Malformed;
 use crate::wire::key::Key;
 use crate::wire::name::{Id, Name};
-use crate::wire::outcome::Outcome;
+use crate::wire::outcome::{Entry, Outcome};
 
 /// Outcomes that decide whether others begin, as JSON strings: of a run that has begun, and of one that failed.
 const DECIDING: [&str; 5] = [
@@ -228,13 +228,13 @@ impl Driver {
     fn fact(&mut self, value: &Value) -> Result<Option<Fact>, String> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         Ok(Some(match &key {
-            Key::Targets { .. } => Fact::Targets(self.seals.targets(&value.bytes, &key)?),
+            Key::Targets { .. } => Fact::Targets(self.seals.read(&value.bytes, &key)?),
             Key::Slot { .. } if value.bytes.is_empty() => return Ok(None),
             Key::Slot { .. } => Fact::Slot(self.stands(value, &key)?.slot.node),
             Key::Story { .. } => {
                 let text = String::from_utf8_lossy(&value.bytes);
                 if DECIDING.iter().any(|word| text.contains(word)) {
-                    Fact::Told(self.seals.entry(&value.bytes, &key)?.told)
+                    Fact::Told(self.seals.read::<Entry>(&value.bytes, &key)?.told)
                 } else {
                     return Ok(None);
                 }

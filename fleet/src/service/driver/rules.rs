@@ -47,7 +47,7 @@ impl Driver {
                 is_more || !met.is_empty()
             })
         };
-        match self.seals.glance(&bytes) {
+        match self.seals.peek(&bytes) {
             Ok(batch) if !is_wanted(&batch) => return Vec::new(),
             Ok(_) => {}
             Err(why) => {

@@ -182,7 +182,7 @@ impl Driver {
 
     /// The same, whoever it is.
     pub fn stands(&mut self, value: &Value, key: &Key) -> Result<Standing, String> {
-        let slot = self.seals.slot(&value.bytes, key)?;
+        let slot = self.seals.read(&value.bytes, key)?;
         let standing = Standing::new(slot, value.revision, value.first, value.writes);
         standing.ok_or_else(|| "it was put there another time".to_owned())
     }

@@ -94,7 +94,7 @@ impl Shown {
     /// A batch is there: what of it was not shown yet is.
     fn put(&mut self, value: &Value) -> Result<(), Problem> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
-        let batch = key.and_then(|key| self.seals.batch(&value.bytes, &key));
+        let batch = key.and_then(|key| self.seals.read::<Batch>(&value.bytes, &key));
         let batch = match batch {
             Ok(batch) => batch,
             Err(why) => {
