@@ -12,11 +12,10 @@ mod shown;
 
 use again_base::model::{Boottime, Span};
 
-pub use held::{Holder, Run, named};
+pub use held::{Holder, Run, Waiter, named};
 use held::{before, ended};
 
 use super::few::Few;
-use crate::ask::Wish;
 use crate::engine::LEASE;
 use crate::policy::beat::SURE;
 use crate::policy::books::Which;
@@ -87,7 +86,7 @@ pub struct Group {
     /// How often those were too few who stand there by their own word, and twice as many were to be known.
     doubled: u32,
     /// Who waits to be told, and what they were told last.
-    callers: Few<Client, Option<Waits>>,
+    waiters: Few<Waiter, Option<Waits>>,
 }
 
 /// What a run waits for, in words, and whether that is why nobody can say it. They are empty as long as its place is on its way.
@@ -109,9 +108,9 @@ pub enum Deed {
     /// To look at all lines in which this node stands; or at none.
     Look,
     /// To tell somebody why they wait.
-    Tell(Client, Waits),
+    Tell(Waiter, Waits),
     /// To tell somebody that their turn has come.
-    Turn(Client),
+    Turn(Waiter),
     /// To log this.
     Say(String),
 }
@@ -170,25 +169,31 @@ impl Slots {
     ///
     /// # Errors
     /// There are too many groups.
-    pub fn want(&mut self, client: Client, wish: &Wish, run: Run) -> Result<Vec<Deed>, String> {
-        if self.groups.get(&wish.group).is_none() {
-            self.groups.insert(wish.group.clone(), Group::default());
+    pub fn want(
+        &mut self,
+        waiter: Waiter,
+        name: &Name,
+        limit: u32,
+        run: Run,
+    ) -> Result<Vec<Deed>, String> {
+        if self.groups.get(name).is_none() {
+            self.groups.insert(name.clone(), Group::default());
         }
         let is_full = self.groups.0.len() > MOST_GROUPS;
-        let Some(group) = self.groups.get_mut(&wish.group).filter(|_| !is_full) else {
-            self.groups.remove(&wish.group);
+        let Some(group) = self.groups.get_mut(name).filter(|_| !is_full) else {
+            self.groups.remove(name);
             return Err(format!("runs of this node wait in {MOST_GROUPS} groups"));
         };
         if group.place.is_none() {
-            group.limit = wish.limit;
+            group.limit = limit;
         }
         if !group.runs.iter().any(|one| one.who == run.who) {
             group.runs.push(run);
         }
-        group.callers.insert(client, None);
+        group.waiters.insert(waiter, None);
         let mut deeds = vec![Deed::Save];
         if group.stage == Stage::Idle && self.away.is_none() {
-            self.go_on(&wish.group, &mut deeds);
+            self.go_on(name, &mut deeds);
         }
         self.settle(&mut deeds);
         Ok(deeds)
@@ -197,7 +202,7 @@ impl Slots {
     /// Somebody does not want to be told any more.
     pub fn leave(&mut self, client: Client) {
         for (_, group) in &mut self.groups.0 {
-            group.callers.remove(&client);
+            group.waiters.remove(&Waiter::Client(client));
         }
     }
 
@@ -217,8 +222,8 @@ impl Slots {
             if group.runs.is_empty() {
                 group.is_over = true;
                 // They were a part of it.
-                let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+                let all = std::mem::take(&mut group.waiters);
+                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
             }
             if group.runs.is_empty() && group.stage != Stage::Ordered {
                 self.give_up(name, &mut deeds);
@@ -452,7 +457,7 @@ impl Slots {
         }
         (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
         group.is_looking = false;
-        if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
+        if group.runs.is_empty() || had_turn && group.waiters.0.is_empty() {
             self.groups.remove(name);
             self.look_anew(&mut deeds);
         } else if is_seen {
@@ -537,13 +542,13 @@ impl Slots {
                 }
             }
             if group.had_turn && is_sure {
-                let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+                let all = std::mem::take(&mut group.waiters);
+                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
             }
-            for (client, told) in &mut group.callers.0 {
+            for (waiter, told) in &mut group.waiters.0 {
                 if told.as_ref() != Some(&waits) {
                     *told = Some(waits.clone());
-                    deeds.push(Deed::Tell(*client, waits.clone()));
+                    deeds.push(Deed::Tell(waiter.clone(), waits.clone()));
                 }
             }
         }

@@ -23,8 +23,14 @@ use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::quota::Quotas;
 use crate::wire::trigger::Trigger;
 
-/// Someone on this machine who waits for an answer.
-pub type Client = u64;
+/// Who asks this node for something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// The service itself, which gets no answer.
+    Service,
+    /// Somebody on this machine, by the number of the connection.
+    Connection(u64),
+}
 
 /// What is written down of a trigger, and told nobody, when its turn in a rolling run has come: it may be taken from then on.
 pub(super) const TURN: &str = "its turn has come";

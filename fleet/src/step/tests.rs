@@ -32,7 +32,7 @@ mod rolling;
 #[path = "selections/tests.rs"]
 mod selections;
 
-const CLIENT: Client = 5;
+const CLIENT: Client = Client::Connection(5);
 
 /// A service and its clocks.
 struct Bench {

@@ -4,7 +4,7 @@ use again_base::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
 use again_fleet::policy::fire::{Numbers, Request};
 use again_fleet::policy::select::Criteria;
-use again_fleet::step::model::{Back, Draft, Event, Place, State};
+use again_fleet::step::model::{Back, Client, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
@@ -262,10 +262,11 @@ impl World {
         }
     }
 
-    pub fn client(&mut self, id: Id) -> u64 {
+    pub fn client(&mut self, id: Id) -> Client {
         self.count += 1;
-        self.clients.insert(self.count, id);
-        self.count
+        let client = Client::Connection(self.count);
+        self.clients.insert(client, id);
+        client
     }
 
     pub fn fire(&mut self, n: usize, targets: &[Node], name: &Name, run: Option<&Run>) {

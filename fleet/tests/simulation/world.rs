@@ -8,7 +8,7 @@ use again_fleet::policy::accept::Accept;
 use again_fleet::policy::books::Which;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{
-    Action, Content, Draft, Event, LetterId, Place, SelectionState, State,
+    Action, Client, Content, Draft, Event, LetterId, Place, SelectionState, State,
 };
 use again_fleet::step::{step, wakes};
 use again_fleet::wire::inventory::Inventory;
@@ -194,7 +194,7 @@ pub struct World {
     pub count: u64,
     pub index: BTreeMap<Node, usize>,
     pub truths: BTreeMap<Id, Option<Lineage>>,
-    pub clients: BTreeMap<u64, Id>,
+    pub clients: BTreeMap<Client, Id>,
     pub recent: Vec<Id>,
 }
 

@@ -46,7 +46,7 @@ use super::few::Few;
 use super::holders;
 use super::keep::Keep;
 use super::last_inventory;
-use super::link::{Call, Order};
+use super::link::{Call, Order, Then};
 use super::locks::Locks;
 use super::newest;
 use super::nodes::{Nodes, Shown};
@@ -59,6 +59,7 @@ use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
+use crate::engine::Error;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
@@ -107,10 +108,18 @@ pub enum Note {
     RunEnded(Name, Identity),
 }
 
+/// What is done with an answer of the engine's.
+pub type Reply = Box<dyn FnOnce(&mut Driver)>;
+
+/// Continues with an answer of the engine's.
+fn then<T: 'static>(act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static) -> Then<Reply, T> {
+    Box::new(move |answer| Box::new(move |driver: &mut Driver| act(driver, answer)))
+}
+
 /// Where a driver reaches out to.
 pub struct Ways {
     /// The link to the engine.
-    pub orders: UnboundedSender<Order>,
+    pub orders: UnboundedSender<Order<Reply>>,
     /// Back to whoever drives it.
     pub notes: UnboundedSender<Note>,
     /// The socket of root's side.
@@ -162,9 +171,9 @@ pub struct Driver {
     slots_file: holders::File,
     newest_file: newest::File,
     /// The triggers that wait for their turn in a rolling run.
-    turns: Few<Client, Which>,
+    turns: BTreeSet<Which>,
     /// Counts of failed targets for those whose turn has come, and when each is continued.
-    counts: Few<Client, (Count, Option<Boottime>)>,
+    counts: Few<Which, (Count, Option<Boottime>)>,
     /// Those that came, and how many run at a time.
     queued: Vec<(Which, u32)>,
     locks: Locks,
@@ -278,7 +287,7 @@ impl Driver {
             is_kept: true,
             tally,
             reactions: Reactions::default(),
-            turns: Few::default(),
+            turns: BTreeSet::new(),
             counts: Few::default(),
             queued: Vec::new(),
         })
@@ -352,7 +361,7 @@ impl Driver {
             }
             Action::HandOver(places) => self.hand_over(&places),
             Action::Queue(which, at_once) => self.queued.push((which, at_once)),
-            Action::Remove { place, revision } => self.order(Call::Remove { place, revision }),
+            Action::Remove { place, revision } => self.remove(place, revision),
             Action::Say(client, said) => {
                 let Health {
                     engine, is_up, why, ..
@@ -400,7 +409,7 @@ impl Driver {
         }
     }
 
-    fn order(&self, call: Call) {
+    fn order(&self, call: Call<Reply>) {
         // The link outlives the driver.
         let _ = self.ways.orders.send(Order::Call(call));
     }
@@ -503,12 +512,15 @@ impl Driver {
         }
         // What this node tells of itself stays.
         let ttl = (!is_own).then_some(ttl);
+        let needs_room = false;
+        let at = key.clone();
+        let then = then(move |driver, answer| driver.letter_put(letter, version, at, answer));
         self.order(Call::Put {
-            letter,
-            version,
             key,
             bytes,
             ttl,
+            needs_room,
+            then,
         });
     }
 

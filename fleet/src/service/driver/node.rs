@@ -8,7 +8,7 @@ use super::Driver;
 use crate::ask;
 use crate::engine::{Change, Error};
 use crate::seal::hash;
-use crate::service::link::{Answer, OWN_KEY};
+use crate::service::link::OWN_KEY;
 use crate::step::model::{Client, Content, Event, LetterId};
 use crate::step::own_key::OwnKey;
 use crate::wire::inventory::Inventory;
@@ -126,16 +126,6 @@ impl Driver {
         }
         if matches!(error, Error::Denied(_) | Error::Full(_)) {
             self.own_key_seen(number, false);
-        }
-    }
-
-    /// The engine has what was put at this node's own key.
-    pub(super) fn own_key_put(&mut self, letter: &LetterId, answer: &Answer) {
-        if let (LetterId::Node, Ok(list)) = (letter, answer)
-            && let Some(value) = list.values.first()
-        {
-            let (revision, found) = (value.revision, OwnKey::Unchanged);
-            self.feed(Event::OwnKey { revision, found });
         }
     }
 

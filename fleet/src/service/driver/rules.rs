@@ -13,7 +13,7 @@ use crate::policy::books::Which;
 use crate::policy::judge::Signed;
 use crate::policy::newest::Ignored;
 use crate::policy::rule::COUNTS;
-use crate::service::link::{self, Call, OURSELVES};
+use crate::service::link::Listed;
 use crate::service::reactions::Open;
 use crate::service::root;
 use crate::step::model::{Answer, Found, Sight};
@@ -219,14 +219,11 @@ impl Driver {
         }
         let prefixes = nodes.into_iter().map(Key::Node);
         let prefixes = prefixes.map(|key| key.encode(&self.namespace)).collect();
-        self.order(Call::List {
-            client: OURSELVES,
-            prefixes,
-        });
+        self.list(prefixes, Driver::nodes_told);
     }
 
     /// The engine has said what nodes tell of themselves, or not.
-    pub(super) fn nodes_told(&mut self, asked: &[String], answer: link::Answer) {
+    fn nodes_told(&mut self, asked: &[String], answer: Listed) {
         let Ok(list) = answer else { return };
         let mut told = BTreeMap::new();
         let mut values = list.values;
