@@ -9,8 +9,6 @@ use super::model::{Action, Answer, Content, LetterId, Register, Stage, State, TU
 use super::results::{self, News};
 use super::{target, turns};
 use crate::policy::books::Which;
-use crate::policy::judge::Signed;
-use crate::step::model::Found;
 use crate::wire::outcome::{Outcome, WAITS};
 use crate::wire::trigger::Trigger;
 
@@ -18,12 +16,8 @@ impl State {
     /// The trigger, if it waits for its turn.
     pub fn waiting(&self, which: &Which) -> Option<&Trigger> {
         let register = self.register(which)?;
-        match &register.found {
-            Found::Good(Signed { trigger, .. }) if register.stage == Stage::Waits => {
-                Some(trigger).filter(|_| register.is(which))
-            }
-            _ => None,
-        }
+        let waits = register.stage == Stage::Waits && register.is(which);
+        register.trigger().filter(|_| waits)
     }
 
     fn register(&self, which: &Which) -> Option<&Register> {

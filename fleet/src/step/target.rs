@@ -38,6 +38,7 @@ pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mu
             let register = Register {
                 revision: sight.revision,
                 found: sight.found,
+                evidence: sight.evidence,
                 stage: Stage::New,
             };
             state
@@ -111,7 +112,11 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
             }
         }
     }
-    remove(state, place, out);
+    match state.registers.get_mut(place) {
+        // An event that is seen again is refused once.
+        Some(register) if register.revision == 0 => register.stage = Stage::Leaving,
+        _ => remove(state, place, out),
+    }
 }
 
 /// Holds a trigger that came too early, and removes it after a day. Whether it did.

@@ -4,6 +4,7 @@ use again_base::model::{Moment, Span};
 
 use super::model::*;
 use super::{step, wakes};
+use crate::handover::Evidence;
 use crate::policy::accept::Accept;
 use crate::policy::books::{Books, Record, Which};
 use crate::policy::fire::tests::request;
@@ -186,6 +187,7 @@ fn sight(trigger: &Trigger, revision: u64) -> Sight {
             extensions: Default::default(),
             trigger: trigger.clone(),
         }),
+        evidence: Evidence::Register(Vec::new()),
     }
 }
 

@@ -8,7 +8,7 @@ use again_fleet::step::model::{Back, Client, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tool::Run;
 use crate::world::{Call, Ev, MINUTE, Mutant, Op, SECOND, Service, World};
@@ -43,7 +43,7 @@ impl World {
             life,
             outbox,
             connection: None,
-            known: BTreeMap::new(),
+            known: BTreeSet::new(),
             calls: BTreeMap::new(),
             watched: 0,
             ticks: None,
@@ -105,14 +105,9 @@ impl World {
     pub fn hand_over(&mut self, n: usize, life: u64, places: &[(Place, u64)]) {
         let service = self.machines[n].service.as_ref().expect("alive");
         let mut batch = Vec::new();
-        for (place, revision) in places {
-            if let Some((_, bytes)) = service
-                .known
-                .get(place)
-                .filter(|known| known.0 == *revision)
-            {
-                batch.push(bytes.clone());
-            }
+        for (place, _) in places {
+            let (_, evidence) = service.state.evidence(place).expect("a trigger");
+            batch.push(evidence.bytes());
         }
         if self.mutant == Some(Mutant::RemovesFirst) {
             for (place, revision) in places {

@@ -138,7 +138,7 @@ pub struct Service {
     pub outbox: Outbox<CrashDisk>,
     /// The number of the connection, and the life of the engine that it leads to.
     pub connection: Option<(u64, u64)>,
-    pub known: BTreeMap<Place, (u64, Vec<u8>)>,
+    pub known: BTreeSet<Place>,
     pub calls: BTreeMap<u64, Call>,
     pub watched: u64,
     pub ticks: Option<u64>,

@@ -5,16 +5,15 @@ use again_base::model::Walltime;
 use again_base::sys::clock;
 use tracing::{info, warn};
 
-use super::{Driver, Note, Register, Reply, then};
+use super::{Driver, Note, Reply, then};
 use crate::ask::{self, Reason};
 use crate::engine::{Change, Error, Value};
-use crate::policy::books::Which;
+use crate::handover::Evidence;
 use crate::policy::newest::Ignored;
 use crate::policy::presence::Presence;
 use crate::service::failures::Work;
 use crate::service::link::{Call, Listed, News, OF_A_SENDER, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
-use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
 use crate::step::own_key::OwnKey;
 use crate::wire;
@@ -102,10 +101,6 @@ impl Driver {
             Ok(()) | Err(Error::Conflict) => Ok(()),
             Err(e) => Err(e.to_string()),
         };
-        let stood = self.registers.get(&place).map(|one| one.revision);
-        if answer.is_ok() && stood == Some(revision) {
-            self.registers.remove(&place);
-        }
         self.feed(Event::Removed {
             place,
             revision,
@@ -163,7 +158,6 @@ impl Driver {
         (health.is_up, health.since) = (true, clock::walltime());
         health.why.clear();
         health.failures.forget_refusals();
-        self.registers.clear();
         self.reactions.begin_anew();
         // By another version of this program, perhaps.
         self.retell(&[]);
@@ -211,9 +205,7 @@ impl Driver {
                 }
                 (Ok(Key::To { sender, name, .. }), Change::Removed { .. }) => {
                     self.seen(&mut sights);
-                    let place = (sender, name);
-                    self.registers.remove(&place);
-                    self.feed(Event::Gone(place));
+                    self.feed(Event::Gone((sender, name)));
                 }
                 (Ok(key @ Key::Result { .. }), Change::Put(value)) => self.heard(&key, &value),
                 (Ok(key @ Key::Event { .. }), Change::Put(value)) => {
@@ -270,24 +262,13 @@ impl Driver {
             bytes, revision, ..
         } = value;
         let found = self.seals.found(&bytes);
-        match &found {
-            Found::Good(signed) => {
-                let which = Which::from(&signed.trigger);
-                let register = Register {
-                    revision,
-                    which,
-                    value: root::Value::Register(bytes),
-                };
-                self.registers.insert(place.clone(), Box::new(register));
-            }
-            Found::Bad(_) | Found::Unclear(_) => {
-                self.registers.remove(&place);
-            }
-        }
+        let is_trigger = matches!(found, Found::Good(_));
+        let bytes = if is_trigger { bytes } else { Vec::new() };
         Sight {
             place,
             revision,
             found,
+            evidence: Evidence::Register(bytes),
         }
     }
 

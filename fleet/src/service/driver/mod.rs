@@ -27,7 +27,7 @@ mod slots;
 /// How the service does, in numbers.
 mod tally;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,13 +53,14 @@ use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
 use super::requests::Requests;
-use super::root::{self, Handed};
+use super::root;
 use super::runs::Runs;
 use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
 use crate::engine::Error;
+use crate::handover::Handed;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
@@ -149,8 +150,6 @@ pub struct Driver {
     namespace: Namespace,
     began: Walltime,
     ways: Ways,
-    /// The registers that may be handed over, as they stand in the engine.
-    registers: BTreeMap<Place, Box<Register>>,
     /// Senders of more triggers than are read, which were named.
     cut: BTreeSet<Node>,
     /// What is to be put, together, when all that has happened is dealt with.
@@ -180,12 +179,6 @@ pub struct Driver {
     beats: Beats,
     /// Who may take places away, and pass locks on.
     pub operators: Vec<Who>,
-}
-
-struct Register {
-    revision: u64,
-    which: Which,
-    value: root::Value,
 }
 
 /// A version of a letter on its way out, as it stood when that was decided.
@@ -267,7 +260,6 @@ impl Driver {
             namespace: settings.namespace.clone(),
             began,
             ways,
-            registers: BTreeMap::new(),
             cut: BTreeSet::new(),
             outgoing: Vec::new(),
             runs,
@@ -415,12 +407,9 @@ impl Driver {
     }
 
     fn hand_over(&self, places: &[(Place, u64)]) {
-        let register = |(place, revision): &(Place, u64)| {
-            let register = self.registers.get(place)?;
-            let is_it = register.revision == *revision;
-            is_it.then(|| (register.which.clone(), register.value.clone()))
-        };
-        let values: Vec<Handed> = places.iter().filter_map(register).collect();
+        let values = places.iter();
+        let values = values.filter_map(|(place, _)| self.state.evidence(place));
+        let values: Vec<Handed> = values.collect();
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
             let (answers, why) = root::hand_over(&socket, values).await;
