@@ -89,8 +89,16 @@ pub struct Group {
     waiters: Few<Waiter, Option<Waits>>,
 }
 
-/// What a run waits for, in words, and whether that is why nobody can say it. They are empty as long as its place is on its way.
-pub type Waits = (String, bool);
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waits {
+    /// Its place is on its way.
+    Place,
+    /// The engine cannot say it, for this reason.
+    Engine(String),
+    /// The end of others in a group with this number of slots: who is before it, in words.
+    Others(u32, String),
+}
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
@@ -520,11 +528,11 @@ impl Slots {
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
-            let mut waits = (String::new(), false);
+            let mut waits = Waits::Place;
             // A place that this node only remembers may be somebody else's by now.
             let is_sure = group.is_sure(self.now);
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
-                waits = (why.clone(), true);
+                waits = Waits::Engine(why.clone());
             } else if !group.had_turn
                 && is_sure
                 && let Some(line) = &group.line
@@ -532,12 +540,12 @@ impl Slots {
                 let limits = line.iter().map(|one| one.slot.limit);
                 let limit = limits.fold(group.limit, u32::min);
                 if line.len() >= limit as usize {
-                    waits.0 = before(line, limit, group.is_all);
+                    waits = Waits::Others(limit, before(line, group.is_all));
                 } else if group.is_all {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
                 } else {
-                    waits.0 = before(line, limit, false);
+                    waits = Waits::Others(limit, before(line, false));
                     is_enough &= std::mem::replace(&mut group.is_looking, true);
                 }
             }

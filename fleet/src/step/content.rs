@@ -83,6 +83,9 @@ pub enum Content {
         told: Told,
         /// The trigger's.
         lineage: Lineage,
+        /// Whether its turn in a rolling run has come, so that it may be taken. Nobody else is told that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_turn: bool,
     },
 }
 
@@ -94,7 +97,7 @@ impl Content {
             Content::Targets(list) => BTreeSet::from([list.key()]),
             Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
             Content::Selection(_) => BTreeSet::new(),
-            Content::Told { told, lineage } => {
+            Content::Told { told, lineage, .. } => {
                 let story = |origin: &crate::wire::lineage::Origin| Key::Story {
                     node: told.target.clone(),
                     origin: origin.id.clone(),

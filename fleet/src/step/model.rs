@@ -32,9 +32,6 @@ pub enum Client {
     Connection(u64),
 }
 
-/// What is written down of a trigger, and told nobody, when its turn in a rolling run has come: it may be taken from then on.
-pub(super) const TURN: &str = "its turn has come";
-
 /// A trigger that came too early, and since when it is here.
 pub(super) type Since = (Which, Boottime);
 
@@ -470,7 +467,7 @@ impl Letter {
     /// The result that it is, and the way of its trigger.
     pub fn told(&self) -> Option<(&Told, &Lineage)> {
         match &self.content {
-            Content::Told { told, lineage } => Some((told, lineage)),
+            Content::Told { told, lineage, .. } => Some((told, lineage)),
             _ => None,
         }
     }

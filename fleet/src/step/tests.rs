@@ -175,6 +175,7 @@ fn told(trigger: &Trigger, outcome: Outcome) -> Told {
         stopped: vec![],
         ran: None,
         above: None,
+            waits: false,
     }
 }
 

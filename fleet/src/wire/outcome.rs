@@ -9,8 +9,6 @@ use super::key::Key;
 use super::lineage::{MOST_ORIGINS, Origin};
 use super::name::{Id, Name, Node};
 
-/// As the sentence of a result begins that waits for its turn in a rolling run.
-pub const WAITS: &str = "waits for its turn";
 /// The longest sentence of a result, in bytes.
 const MOST_WORDS: usize = 1000;
 /// The longest name of a log, in bytes.
@@ -164,6 +162,9 @@ pub struct Told {
     /// The number above which it would have been taken, if it is superseded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
+    /// Whether it is held until its turn in a rolling run comes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
 }
 
 /// The run that did a trigger's job, as its target has it on record.
@@ -330,6 +331,7 @@ mod tests {
             stopped: vec![],
             ran: None,
             above: None,
+            waits: false,
         }
     }
 

@@ -1,8 +1,8 @@
 use super::{BASE, FLEET, HELPER, sources};
 
-/// Whether a line of code compares the name of a backend, or a reason in words, as text.
+/// Whether a line of code compares the name of a backend as text.
 fn compares_words(line: &str) -> bool {
-    let words = ["\"nats\"", "\"etcd\"", "\"its turn has come\""];
+    let words = ["\"nats\"", "\"etcd\""];
     let has = |operator: &str| {
         words.iter().any(|word| {
             line.contains(&format!("{operator} {word}"))

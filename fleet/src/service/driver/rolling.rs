@@ -84,14 +84,10 @@ impl Driver {
     }
 
     /// It has not come.
-    pub(super) fn waits(&mut self, which: Which, words: &str, is_away: bool) {
-        // How many run at a time is said by the trigger.
-        let before = words.split_once(": ").map(|(_, before)| before);
-        let why = if is_away { Some(words) } else { before };
+    pub(super) fn waits(&mut self, which: Which, why: String) {
         // Where the engine is away nobody could be told.
-        let is_awaited = self.health.is_up && self.turns.contains(&which);
-        if let Some(why) = why.filter(|_| is_awaited) {
-            self.feed(Event::Waits(which, why.to_owned()));
+        if self.health.is_up && self.turns.contains(&which) {
+            self.feed(Event::Waits(which, why));
         }
     }
 
@@ -155,7 +151,7 @@ impl Driver {
                     format!("{names} began, lost the slot and published no end")
                 }
             };
-            return self.waits(which, &words, true);
+            return self.waits(which, words);
         }
         self.counts.remove(&which);
         match effect {

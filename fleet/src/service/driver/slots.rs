@@ -12,7 +12,7 @@ use crate::service::failures::Work;
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Call, Order};
 use crate::service::places::{Act, Entered, Line, Seen};
-use crate::service::slots::{Deed, Holder, Run, Slots, Waiter};
+use crate::service::slots::{Deed, Holder, Run, Slots, Waiter, Waits};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -283,17 +283,20 @@ impl Driver {
                     then: then(move |driver, answer| driver.gave_up(&group, lease, answer)),
                 }),
                 Deed::Look => self.look_at_lines(),
-                Deed::Tell(Waiter::Client(client), (what, is_away)) => {
-                    let say = if is_away {
-                        ask::Answer::Away
-                    } else {
-                        ask::Answer::Waits
+                Deed::Tell(Waiter::Client(client), waits) => {
+                    let answer = match waits {
+                        Waits::Place => ask::Answer::Waits(String::new()),
+                        Waits::Engine(why) => ask::Answer::Away(why),
+                        Waits::Others(limit, before) => {
+                            ask::Answer::Waits(format!(", which has {limit}: {before}"))
+                        }
                     };
-                    self.callers.tell(client, say(what));
+                    self.callers.tell(client, answer);
                 }
-                Deed::Tell(Waiter::Trigger(which), (what, is_away)) => {
-                    self.waits(which, &what, is_away);
-                }
+                Deed::Tell(Waiter::Trigger(which), waits) => match waits {
+                    Waits::Place => {}
+                    Waits::Engine(why) | Waits::Others(_, why) => self.waits(which, why),
+                },
                 Deed::Turn(Waiter::Client(client)) => self.callers.end(client),
                 Deed::Turn(Waiter::Trigger(which)) => self.turn(which),
                 Deed::Say(text) => warn!("{text}"),

@@ -83,9 +83,9 @@ pub(super) fn ended(name: &Name) -> String {
 }
 
 /// Who is before it, in words.
-pub(super) fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
+pub(super) fn before(line: &[Standing], is_all: bool) -> String {
     let count = line.len();
     let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);
     let more = if is_all { "" } else { " or more" };
-    format!(", which has {limit}: {count}{more} before it: {nodes}")
+    format!("{count}{more} before it: {nodes}")
 }

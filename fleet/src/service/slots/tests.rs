@@ -913,10 +913,7 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
 fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
     let mut world = standing(2, 1);
     let node = &mut world.nodes[0];
-    let deeds = node
-        .slots
-        .want(asker(50), &group(), 1, run(7))
-        .expect("wanted");
+    let deeds = node.slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
     assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(50))]);
     assert_eq!(node.slots.ended(&group(), &run(1).who), [Deed::Save]);
     let last = node.slots.ended(&group(), &run(7).who);
@@ -935,13 +932,7 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
     // What this node remembers is nothing to begin by.
     let deeds = slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
     assert!(
-        matches!(
-            deeds[..],
-            [
-                Deed::Save,
-                Deed::Tell(Waiter::Client(Client::Connection(50)), _)
-            ]
-        ),
+        matches!(deeds[..], [Deed::Save, Deed::Tell(Waiter::Client(Client::Connection(50)), _)]),
         "{deeds:?}"
     );
     let deeds = slots.reached();
@@ -1035,8 +1026,8 @@ fn a_long_line_is_seen_in_parts() {
     };
     assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
     let told = world.nodes[29].slots.groups.0[0].1.waiters.0[0].1.clone();
-    let what = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
-    assert_eq!(told, Some((what.to_owned(), false)));
+    let before = "7 or more before it: n0, n1, n2, n3, n4, ...".to_owned();
+    assert_eq!(told, Some(Waits::Others(2, before)));
     let mut looks = 0;
     for n in 0..29 {
         let round = world.nodes[29].slots.round;
@@ -1126,13 +1117,15 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
     };
     let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
     let waits = |deeds: &[Deed]| match deeds {
-        [Deed::Tell(Waiter::Client(_), (what, false))] => what.clone(),
+        [Deed::Tell(Waiter::Client(_), Waits::Others(limit, before))] => (*limit, before.clone()),
         other => panic!("{other:?}"),
     };
     let line = vec![standing(1, 2), standing(3, 8)];
-    assert!(waits(&told(line)).starts_with(", which has 2: 2 before it"));
+    let (limit, before) = waits(&told(line));
+    assert!(limit == 2 && before.starts_with("2 before it"), "{before}");
     let line = vec![standing(1, 9), standing(3, 9), standing(5, 8)];
-    assert!(waits(&told(line)).starts_with(", which has 3: 3 before it"));
+    let (limit, before) = waits(&told(line));
+    assert!(limit == 3 && before.starts_with("3 before it"), "{before}");
     let deeds = told(vec![standing(3, 9), standing(5, 8)]);
     assert!(
         matches!(deeds[..], [Deed::Save, Deed::Turn(Waiter::Client(_))]),
@@ -1152,16 +1145,16 @@ fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
         let told = waiters.0.first().and_then(|(_, told)| told.clone());
         told.expect("told")
     };
-    let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
-    assert_eq!(told(&world), (what, false));
+    let before = "4 before it: n0, n1, n2, n3".to_owned();
+    assert_eq!(told(&world), Waits::Others(1, before));
     world.ends(0);
     world.settles();
-    let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
-    assert_eq!(told(&world), (what, false));
+    let before = "3 before it: n1, n2, n3".to_owned();
+    assert_eq!(told(&world), Waits::Others(1, before));
     assert_eq!(world.slots(4).look(), [], "nothing is told twice");
     world.breaks(4);
-    let what = "the engine is not there: gone".to_owned();
-    assert_eq!(told(&world), (what, true));
+    let why = "the engine is not there: gone".to_owned();
+    assert_eq!(told(&world), Waits::Engine(why));
 }
 
 #[test]
