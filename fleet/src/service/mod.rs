@@ -388,7 +388,10 @@ impl<'a> Service<'a> {
 }
 
 impl Ears {
-    fn new(notes: UnboundedReceiver<Note>, news: UnboundedReceiver<News<Reply>>) -> io::Result<Ears> {
+    fn new(
+        notes: UnboundedReceiver<Note>,
+        news: UnboundedReceiver<News<Reply>>,
+    ) -> io::Result<Ears> {
         Ok(Ears {
             notes,
             news,

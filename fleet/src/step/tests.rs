@@ -175,7 +175,7 @@ fn told(trigger: &Trigger, outcome: Outcome) -> Told {
         stopped: vec![],
         ran: None,
         above: None,
-            waits: false,
+        waits: false,
     }
 }
 

@@ -26,6 +26,15 @@ fn facts_are_compared_as_types_and_not_as_words() {
     }
 }
 
+#[test]
+fn title_of_a_process_is_written_and_never_read() {
+    for source in sources(HELPER) {
+        let path = source.path.display();
+        let reads = source.text.contains("strip_prefix(&format!(\"again: ");
+        assert!(!reads, "{path}: read the waiter's record");
+    }
+}
+
 /// Whether a file may decide whose a value is: those that read envelopes, and the CA that knows certificates.
 fn verifies(path: &str) -> bool {
     path.starts_with("identity/") || path.starts_with("wire/")

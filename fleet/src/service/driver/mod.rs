@@ -113,9 +113,7 @@ pub enum Note {
 pub type Reply = Box<dyn FnOnce(&mut Driver)>;
 
 /// Continues with an answer of the engine's.
-fn then<T: 'static>(
-    act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static,
-) -> Then<Reply, T> {
+fn then<T: 'static>(act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static) -> Then<Reply, T> {
     Box::new(move |answer| Box::new(move |driver: &mut Driver| act(driver, answer)))
 }
 

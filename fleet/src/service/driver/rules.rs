@@ -149,7 +149,9 @@ impl Driver {
             .settled
             .get(&place)
             .map(|(number, _)| *number);
-        if settled.max(self.state.number(&place)) >= Some(trigger.number) || trigger.expires() + skew <= now {
+        if settled.max(self.state.number(&place)) >= Some(trigger.number)
+            || trigger.expires() + skew <= now
+        {
             return false;
         }
         let is_near = trigger.fired() <= now + skew + Span::from_nanos(COUNTS * 1_000_000);

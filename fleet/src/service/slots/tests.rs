@@ -913,7 +913,10 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
 fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
     let mut world = standing(2, 1);
     let node = &mut world.nodes[0];
-    let deeds = node.slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
+    let deeds = node
+        .slots
+        .want(asker(50), &group(), 1, run(7))
+        .expect("wanted");
     assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(50))]);
     assert_eq!(node.slots.ended(&group(), &run(1).who), [Deed::Save]);
     let last = node.slots.ended(&group(), &run(7).who);
@@ -932,7 +935,13 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
     // What this node remembers is nothing to begin by.
     let deeds = slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
     assert!(
-        matches!(deeds[..], [Deed::Save, Deed::Tell(Waiter::Client(Client::Connection(50)), _)]),
+        matches!(
+            deeds[..],
+            [
+                Deed::Save,
+                Deed::Tell(Waiter::Client(Client::Connection(50)), _)
+            ]
+        ),
         "{deeds:?}"
     );
     let deeds = slots.reached();
