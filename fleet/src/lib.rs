@@ -10,6 +10,8 @@ pub mod cli;
 pub mod engine;
 /// The language between the service and root's side.
 pub mod handover;
+/// What `again` prints.
+mod helper;
 /// Who signed what.
 pub mod identity;
 /// What must not be lost.

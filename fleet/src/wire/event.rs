@@ -26,6 +26,7 @@ const MOST_TOGETHER: usize = 64 << 10;
 
 again_base::shown_words! {
     /// What happened to a resource.
+    #[derive(clap::ValueEnum)]
     pub enum Change {
         /// A property was changed, or an Exec was run.
         Changed = "changed",
