@@ -134,3 +134,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Ca(args) => verbs::ca::main(&args),
     }
 }
+
+/// The name that this crate has in `tests/support`.
+#[cfg(test)]
+extern crate self as again_fleet;

@@ -32,7 +32,7 @@ use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Namespace, Node};
+use crate::wire::name::{Id, Namespace};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

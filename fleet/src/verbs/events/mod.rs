@@ -16,6 +16,7 @@ use crate::cli;
 use crate::engine::{Change, Value};
 use crate::seal::Seals;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings};
+use crate::wire::event::Batch;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
