@@ -12,7 +12,6 @@
 pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::books::Which;
 use crate::wire::met::Met;
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
@@ -42,9 +41,6 @@ pub enum Asked {
     /// To mark the files of this number of runs, or to remove those of requests; their ids come next, of [`Id::MOST`] bytes each.
     Mark(usize),
 }
-
-/// What is handed over: a trigger, and its evidence.
-pub type Handed = (Which, Evidence);
 
 /// What the executor verifies of a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]

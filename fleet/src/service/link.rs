@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub use self::bounds::OF_A_SENDER;
 use self::bounds::bounds;
+pub use self::calls::{Listed, Then};
 use self::calls::{found, list, put, release, reset, stories};
 use super::places::{Act, Entered, Leases, Line, Looks, Seen};
 use crate::access::Access;
@@ -44,9 +45,6 @@ const MOST_CALLS: usize = 64;
 const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-
-/// Makes of an answer what the link passes on.
-pub type Then<R, T> = Box<dyn FnOnce(Result<T, Error>) -> R>;
 
 /// What the engine is asked for, and what becomes of its answer.
 pub enum Call<R> {
@@ -163,9 +161,6 @@ impl<R> Call<R> {
         }
     }
 }
-
-/// What came of a list.
-pub type Listed = Result<List, Error>;
 
 /// What the link is to do.
 pub enum Order<R> {
@@ -304,7 +299,7 @@ const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "pass/", "node/
 /// The watch of this node's own key.
 pub const OWN_KEY: usize = 5;
 
-/// Uses a connection until its end.
+/// Uses a connection until its end. Events are not listed with each beat: they are many, and it does no harm if some come later.
 async fn live<E: Engine, R>(
     engine: &E,
     access: &Access,
@@ -319,7 +314,6 @@ async fn live<E: Engine, R>(
     let _ = news.send(News::Reached);
     let (node, namespace) = (&access.node, &access.namespace);
     let (tell, mut told) = unbounded_channel();
-    // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
         let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));

@@ -11,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::handover::{self, HEAD, Handed, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
+use crate::handover::{self, HEAD, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
 use crate::policy::books::Which;
-use crate::step::model::Answer;
+use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 
 /// How long root's side may take for a question: it gives the helper half a minute for each of two requests and two looks, and may

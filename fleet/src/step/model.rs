@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::content::{Content, Draft, LetterId};
 use super::own_key::{OwnKey, OwnKeyState};
-pub use super::register::{Found, Place, Sight};
+pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};

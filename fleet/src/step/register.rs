@@ -11,6 +11,9 @@ use crate::wire::trigger::Trigger;
 /// Where a register for this node stands: below its own name in the engine, whose and which.
 pub type Place = (Node, Name);
 
+/// What is handed over: a trigger, and its evidence.
+pub type Handed = (Which, Evidence);
+
 /// A register as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Action, Found, Place, Stage, State};
-use crate::handover::{Handed, MOST_TOGETHER};
+use super::model::{Action, Found, Handed, Place, Stage, State};
+use crate::handover::MOST_TOGETHER;
 use crate::policy::books::Which;
 use crate::wire::name::Node;
 

@@ -11,6 +11,11 @@ use crate::engine::{Engine, Error, Limit, List, Value};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
 
+/// Makes of an answer what the link passes on.
+pub type Then<R, T> = Box<dyn FnOnce(Result<T, Error>) -> R>;
+/// What came of a list.
+pub type Listed = Result<List, Error>;
+
 /// How much is read of what became of triggers, at most: no entry is shorter than 800 bytes.
 const STORIES: Limit = Limit {
     bytes: 16_000_000,
