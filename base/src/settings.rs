@@ -84,9 +84,10 @@ impl Value for PathBuf {
 }
 
 /// Values that are parsed, and values that are words.
+#[macro_export]
 macro_rules! values {
     ($read:ident: $($name:ty)*) => {$(
-        impl Value for $name {
+        impl $crate::settings::Value for $name {
             fn read(text: &str) -> Result<Self, String> {
                 $read(text)
             }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use again_base::model::Span;
+use again_base::settings::choice;
 use clap::{Args, Parser, Subcommand};
 
 use crate::policy::select::{Condition, Selection};
@@ -112,7 +113,7 @@ pub struct Trigger {
     #[arg(long, value_name = "JOB", requires = "on_behalf")]
     pub job_id: Option<String>,
     /// Fire over this engine or not at all: etcd or nats
-    #[arg(long, value_name = "ENGINE")]
+    #[arg(long, value_name = "ENGINE", value_parser = choice::<Engine>)]
     pub engine: Option<Engine>,
     /// Print JSON
     #[arg(long)]

@@ -12,6 +12,7 @@
 pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
 
+use crate::wire::met::Met;
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::{Malformed, met};
@@ -39,6 +40,33 @@ pub enum Asked {
     Became(usize),
     /// To mark the files of this number of runs, or to remove those of requests; their ids come next, of [`Id::MOST`] bytes each.
     Mark(usize),
+}
+
+/// What the executor verifies of a trigger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Evidence {
+    /// A register.
+    Register(Vec<u8>),
+    /// An event that met a rule; what many of them share is there once.
+    Met(Met),
+}
+
+impl Evidence {
+    /// How long it is, written.
+    pub fn length(&self) -> usize {
+        match self {
+            Evidence::Register(bytes) => bytes.len(),
+            Evidence::Met(met) => met.length(),
+        }
+    }
+
+    /// As it is written.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Evidence::Register(bytes) => bytes.clone(),
+            Evidence::Met(met) => met.write(),
+        }
+    }
 }
 
 /// What became of one of the values.

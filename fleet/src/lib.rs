@@ -10,6 +10,8 @@ pub mod cli;
 pub mod engine;
 /// The language between the service and root's side.
 pub mod handover;
+/// What `again` prints.
+mod helper;
 /// Who signed what.
 pub mod identity;
 /// What must not be lost.
@@ -132,3 +134,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Ca(args) => verbs::ca::main(&args),
     }
 }
+
+/// The name that this crate has in `tests/support`.
+#[cfg(test)]
+extern crate self as again_fleet;

@@ -9,8 +9,8 @@ use again_base::sys::clock::system_time;
 use ring::digest::{SHA256, digest};
 
 use crate::engine::Value;
-use crate::identity::authority::Authority;
 use crate::identity::files::Identity;
+use crate::identity::verifier::Verifier;
 use crate::identity::{Reason, Signer, Untrusted};
 use crate::policy::accept::{Extensions, Who};
 use crate::policy::judge::Signed;
@@ -19,17 +19,13 @@ use crate::settings::{Settings, Trust};
 use crate::step::model::{Content, Found};
 use crate::wire::Malformed;
 use crate::wire::beat::Beat;
-use crate::wire::body;
-use crate::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
+use crate::wire::body::Placed;
+use crate::wire::envelope::{Draft, Signature, seal};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
-use crate::wire::lock::{Lock, Reset};
 use crate::wire::name::{Namespace, Node};
-use crate::wire::outcome::{Entry, Told};
-use crate::wire::slot::Slot;
-use crate::wire::targets::Targets;
-use crate::wire::trigger::Trigger;
+use crate::wire::outcome::Entry;
 
 /// How long a value that was verified is believed without another look, unless certificates or revocation lists change.
 const BELIEVED: Duration = Duration::from_secs(600);
@@ -43,25 +39,11 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// Where a batch of events belongs, and whose it is.
-fn place_of_events(batch: &Batch) -> (Key, &Node) {
-    let key = Key::Event {
-        node: batch.node.clone(),
-        run: batch.run.clone(),
-        first: batch.first(),
-    };
-    (key, &batch.node)
-}
-
 /// What a value is that does not hold.
-fn judged(why: Untrusted) -> Found {
-    match why {
-        // The sender can do nothing about these; this node's operator can.
-        Untrusted::Certificate(
-            _,
-            Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-        ) => Found::Unclear(why.to_string()),
-        why => Found::Bad(why.to_string()),
+fn judged(why: &Untrusted) -> Found {
+    match why.is_ours() {
+        true => Found::Unclear(why.to_string()),
+        false => Found::Bad(why.to_string()),
     }
 }
 
@@ -78,7 +60,7 @@ pub struct Seals {
 /// Values that were verified, by their hashes, and who signed them: lists show the same ones again and again. No trigger is among them.
 struct Believed {
     since: SystemTime,
-    signers: BTreeMap<[u8; 32], Node>,
+    signers: BTreeMap<[u8; 32], Signer>,
 }
 
 impl Believed {
@@ -173,7 +155,7 @@ impl Seals {
             (Content::Targets(list), _) => Draft::new(&self.namespace, list),
             (Content::Trigger(trigger), _) => Draft::new(&self.namespace, trigger),
             (Content::Selection(_), _) => Err(Malformed::new("a selection is never sent")),
-            (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
+            (Content::Told { told, lineage, .. }, Key::Story { origin, .. }) => {
                 let of = lineage.0.iter().find(|one| one.id == *origin);
                 let origin = of.ok_or_else(|| Malformed::new("that is another one's story"))?;
                 let entry = Entry {
@@ -197,47 +179,28 @@ impl Seals {
         })
     }
 
-    /// Who signed a value, as this one finds out, and what it says.
-    fn open<T: body::Content, S>(
-        &self,
-        bytes: &[u8],
-        verify: impl FnOnce(&Seal<'_>) -> Result<S, Untrusted>,
-    ) -> Result<(S, T), Untrusted> {
-        Envelope::parse(bytes)?.open(&self.namespace, verify)
-    }
-
-    /// Who made a seal; nobody where the engine is trusted.
-    fn verify(&self, seal: &Seal<'_>) -> Result<Option<Signer>, Untrusted> {
-        let verify = |authority: &Authority| authority.verify(seal, system_time());
-        self.identity
-            .as_ref()
-            .map(|identity| verify(identity.authority()))
-            .transpose()
+    fn verifier(&self) -> Verifier<'_> {
+        Verifier {
+            namespace: &self.namespace,
+            authority: self.identity.as_ref().map(Identity::authority),
+        }
     }
 
     /// What a register for this node is.
     pub fn found(&self, bytes: &[u8]) -> Found {
-        match self.signed::<Trigger>(bytes) {
-            Ok((Some(signer), trigger)) => Found::Good(Signed {
-                signer: signer.node,
-                extensions: signer.extensions,
-                trigger,
-            }),
-            Ok((None, trigger)) => Found::Good(Signed {
-                signer: trigger.sender.clone(),
-                extensions: Extensions::new(),
-                trigger,
-            }),
-            Err(found) => *found,
-        }
+        let opened = self.verifier().open(bytes);
+        opened.map_or_else(
+            |why| judged(&why),
+            |(signer, trigger)| Found::Good(Signed::new(signer, trigger)),
+        )
     }
 
     /// What a batch of events would say if its node had signed it, to see whether that is worth finding out.
     ///
     /// # Errors
     /// It is none, or breaks a bound.
-    pub fn glance(&self, bytes: &[u8]) -> Result<Batch, Untrusted> {
-        self.open(bytes, |_| Ok(())).map(|((), batch)| batch)
+    pub fn peek(&self, bytes: &[u8]) -> Result<Batch, Untrusted> {
+        self.verifier().peek(bytes)
     }
 
     /// The events at this key, and what else the certificate of their node says.
@@ -245,34 +208,9 @@ impl Seals {
     /// # Errors
     /// Their node did not sign them there, or that cannot be told now.
     pub fn events(&self, bytes: &[u8], key: &Key) -> Result<(Extensions, Batch), Box<Found>> {
-        let (signer, batch) = self.signed::<Batch>(bytes)?;
-        let (belongs, teller) = place_of_events(&batch);
-        if belongs != *key {
-            return Err(Found::Bad(format!("{teller} told it elsewhere")).into());
-        }
-        match signer {
-            Some(signer) if signer.node != *teller => {
-                let node = signer.node;
-                Err(Found::Bad(format!("{node} signed it in the name of {teller}")).into())
-            }
-            signer => Ok((signer.map(|one| one.extensions).unwrap_or_default(), batch)),
-        }
-    }
-
-    /// Who signed a value, and what it says.
-    fn signed<T: body::Content>(&self, bytes: &[u8]) -> Result<(Option<Signer>, T), Box<Found>> {
-        self.open::<T, _>(bytes, |seal| self.verify(seal))
-            .map_err(|why| Box::new(judged(why)))
-    }
-
-    /// What the target told at a key of results.
-    ///
-    /// # Errors
-    /// It did not tell that.
-    pub fn told(&mut self, bytes: &[u8], key: &Key) -> Result<Told, String> {
-        self.stands(bytes, key, |told: &Told| {
-            (crate::step::model::result_key(told), &told.target)
-        })
+        let opened = self.verifier().at(key, bytes, None);
+        let (signer, batch) = opened.map_err(|why| judged(&why))?;
+        Ok((signer.map(|one| one.extensions).unwrap_or_default(), batch))
     }
 
     /// What a node tells of itself at this key.
@@ -280,63 +218,11 @@ impl Seals {
     /// # Errors
     /// It did not tell that, or something newer was read before.
     pub fn inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, Ignored> {
-        let inventory = self.any_inventory(bytes, key)?;
+        let inventory = self.read(bytes, key)?;
         if self.identity.is_some() {
             self.newest.judge(&inventory)?;
         }
         Ok(inventory)
-    }
-
-    /// What a node tells of itself at this key, also if something newer was read before.
-    ///
-    /// # Errors
-    /// It did not tell that.
-    pub fn any_inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, String> {
-        self.stands(bytes, key, |one: &Inventory| {
-            (Key::Node(one.node.clone()), &one.node)
-        })
-    }
-
-    /// What the target told at a key of a story.
-    ///
-    /// # Errors
-    /// It did not tell that.
-    pub fn entry(&mut self, bytes: &[u8], key: &Key) -> Result<Entry, String> {
-        self.stands(bytes, key, |Entry { told, origin }: &Entry| {
-            let key = Key::Story {
-                node: told.target.clone(),
-                origin: origin.id.clone(),
-                trigger: told.id.clone(),
-            };
-            (key, &told.target)
-        })
-    }
-
-    /// The targets of a rolling run at this key.
-    ///
-    /// # Errors
-    /// Their sender did not sign that there.
-    pub fn targets(&mut self, bytes: &[u8], key: &Key) -> Result<Targets, String> {
-        self.stands(bytes, key, |list: &Targets| (list.key(), &list.sender))
-    }
-
-    /// What a node tells of its runs at this key.
-    ///
-    /// # Errors
-    /// It did not tell that.
-    pub fn batch(&mut self, bytes: &[u8], key: &Key) -> Result<Batch, String> {
-        self.stands(bytes, key, place_of_events)
-    }
-
-    /// Who runs or waits in a group, by its own word at this key.
-    ///
-    /// # Errors
-    /// It did not say that.
-    pub fn slot(&mut self, bytes: &[u8], key: &Key) -> Result<Slot, String> {
-        self.stands(bytes, key, |slot: &Slot| {
-            let (group, node) = (slot.group.clone(), slot.node.clone());
-            (Key::Slot { group, node }, &slot.node)
-        })
     }
 
     /// What a node signs at this key while it has places.
@@ -344,49 +230,17 @@ impl Seals {
     /// # Errors
     /// It did not sign that there; or that cannot be told now, as its certificate does not hold by this clock and these revocation lists.
     pub fn beat(&self, bytes: &[u8], key: &Key) -> Result<Beat, Box<Found>> {
-        let opened = self.open::<Beat, _>(bytes, |seal| self.verify(seal));
-        let (signer, beat) = opened.map_err(|why| match why {
+        let opened = self.verifier().at(key, bytes, None);
+        let beat = opened.map(|(_, beat)| beat);
+        Ok(beat.map_err(|why| match why {
             Untrusted::Certificate(_, Reason::Expired) => Found::Unclear(why.to_string()),
-            why => judged(why),
-        })?;
-        let node = signer.map_or_else(|| beat.node.clone(), |signer| signer.node);
-        if node != beat.node || Key::Beat(node) != *key {
-            return Err(Found::Bad("another node signed it, or elsewhere".to_owned()).into());
-        }
-        Ok(beat)
-    }
-
-    /// Who holds a lock, or to whom it is to go on, by the word of whoever may say so at this key.
-    ///
-    /// # Errors
-    /// It did not say that.
-    pub fn lock(&mut self, bytes: &[u8], key: &Key) -> Result<Lock, String> {
-        self.stands(bytes, key, |word: &Lock| {
-            let (lock, node) = (word.lock.clone(), word.node.clone());
-            let key = match word.to {
-                Some(_) => Key::Pass { lock, node },
-                None => Key::Lock(lock),
-            };
-            (key, &word.node)
-        })
-    }
-
-    /// An operator's reset of a lock at this key.
-    ///
-    /// # Errors
-    /// Its node did not sign that there.
-    pub fn reset(&mut self, bytes: &[u8], key: &Key) -> Result<Reset, String> {
-        self.stands(bytes, key, |reset: &Reset| {
-            let (lock, node) = (reset.lock.clone(), reset.node.clone());
-            (Key::Reset { lock, node }, &reset.node)
-        })
+            why => judged(&why),
+        })?)
     }
 
     /// Whether one of these signed a value, which this node says.
     pub fn is_among(&self, bytes: &[u8], node: &Node, whom: &[Who]) -> bool {
-        let envelope = Envelope::parse(bytes);
-        let signer = envelope.map(|envelope| self.verify(&envelope.seal()));
-        let Ok(Ok(signer)) = signer else {
+        let Ok(signer) = self.verifier().signer(bytes) else {
             return false;
         };
         let extensions = signer.map_or_else(Extensions::new, |signer| signer.extensions);
@@ -407,19 +261,16 @@ impl Seals {
     /// Verifies values that will be asked for, on all processors, and believes those that hold; why another one does not is said when it
     /// is asked for. A list of a thousand nodes takes several signatures each.
     pub fn meet(&mut self, values: &[Value]) {
-        let Some(identity) = &self.identity else {
+        if self.identity.is_none() {
             return;
-        };
+        }
         self.believed.make_room();
         let known = &self.believed.signers;
         let all = values.iter().map(|value| (hash(&value.bytes), value));
         let new: Vec<_> = all.filter(|(hash, _)| !known.contains_key(hash)).collect();
         let many = thread::available_parallelism().map_or(1, NonZero::get);
-        let (authority, now) = (identity.authority(), system_time());
-        let signer = |value: &Value| {
-            let seal = Envelope::parse(&value.bytes).ok()?.seal();
-            Some(authority.verify(&seal, now).ok()?.node)
-        };
+        let verifier = self.verifier();
+        let signer = |value: &Value| verifier.signer(&value.bytes).ok()?;
         let verified = |part: &[([u8; 32], &Value)]| -> Vec<_> {
             let signed = part.iter();
             signed
@@ -438,34 +289,19 @@ impl Seals {
         self.believed.signers.extend(signers);
     }
 
-    /// What stands at a key, if it belongs there and its node signed it.
-    fn stands<T: body::Content>(
-        &mut self,
-        bytes: &[u8],
-        key: &Key,
-        of: impl Fn(&T) -> (Key, &Node),
-    ) -> Result<T, String> {
+    /// What stands at a key.
+    ///
+    /// # Errors
+    /// It does not belong there, or its node did not sign it.
+    pub fn read<T: Placed>(&mut self, bytes: &[u8], key: &Key) -> Result<T, String> {
         self.believed.make_room();
         let hash = hash(bytes);
         let known = self.believed.signers.get(&hash);
-        let is_new = known.is_none();
-        let opened = self.open::<T, _>(bytes, |seal| match known {
-            Some(node) => Ok(Some(node.clone())),
-            None => Ok(self.verify(seal)?.map(|signer| signer.node)),
-        });
+        let opened = self.verifier().at(key, bytes, known);
         let (signer, content) = opened.map_err(|e| e.to_string())?;
-        if is_new && let Some(node) = &signer {
-            self.believed.signers.insert(hash, node.clone());
+        if let Some(signer) = signer {
+            self.believed.signers.entry(hash).or_insert(signer);
         }
-        let (belongs, teller) = of(&content);
-        if belongs != *key {
-            return Err(format!("{teller} told it elsewhere"));
-        }
-        match signer {
-            Some(node) if node != *teller => {
-                Err(format!("{node} signed it in the name of {teller}"))
-            }
-            _ => Ok(content),
-        }
+        Ok(content)
     }
 }

@@ -6,7 +6,10 @@
 //! the caller may not see, is null.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::fleet;
@@ -16,7 +19,7 @@ use crate::policy::cap;
 use crate::puppet::live;
 use crate::state::driver::{self, Driver};
 use crate::state::order::{CommandLine, Order, decode};
-use crate::state::record::{Missed, Record, Running, Timer};
+use crate::state::record::{Missed, Record, Running, Timer, Waits};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
 use crate::sys::tree;
@@ -358,6 +361,16 @@ fn shown_holder(holder: &Holder, now: &Moment) -> status::Holder {
     }
 }
 
+/// What a waiter waits for that cannot write it down, since the disk is read-only.
+fn unwritable(root: &Path) -> Option<Waits> {
+    let why = access(root, Access::WRITE_OK).err();
+    let why = why.filter(|why| *why == Errno::ROFS)?;
+    Some(Waits {
+        what: Obstacle::Other,
+        words: format!("will retry within a minute: {}: {why}", root.display()),
+    })
+}
+
 /// What the timers of one target are judged by.
 struct Look<'a> {
     store: &'a Store,
@@ -392,7 +405,7 @@ impl Look<'_> {
         };
         let due_in = due.map(|due| due.since(now.uptime));
         Pending {
-            blocked: self.blocked(&name, &timer, state, run),
+            blocked: self.blocked(&timer, state, run),
             name,
             state,
             run,
@@ -403,13 +416,7 @@ impl Look<'_> {
     }
 
     /// What is in its way, by what can be seen of the machine.
-    fn blocked(
-        &self,
-        name: &str,
-        timer: &Timer,
-        state: TimerState,
-        run: Option<Identity>,
-    ) -> Option<Blocked> {
+    fn blocked(&self, timer: &Timer, state: TimerState, run: Option<Identity>) -> Option<Blocked> {
         let seen = |who: Identity| Holder::of(who.pid).filter(|holder| holder.process == who);
         let by = |what, holder| Blocked {
             what,
@@ -442,16 +449,13 @@ impl Look<'_> {
         if rerun.is_some() {
             return Some(by(Obstacle::Rerun, rerun));
         }
-        let title = waiter?.command;
-        let words = title.strip_prefix(&format!("again: timer '{name}' "))?;
-        let (what, words) = match words.strip_prefix("is due, ") {
-            Some(slot) if slot.starts_with("waits for a slot") => (Obstacle::Slot, slot),
-            _ => (Obstacle::Other, words),
-        };
-        (!words.starts_with("waits until")).then(|| Blocked {
-            what,
+        waiter?;
+        let waits = timer.waits.clone();
+        let waits = waits.or_else(|| unwritable(self.store.root()))?;
+        Some(Blocked {
+            what: waits.what,
             holder: None,
-            words: Some(words.to_owned()),
+            words: Some(waits.words),
         })
     }
 }

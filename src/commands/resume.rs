@@ -208,6 +208,7 @@ impl<'a> Resume<'a> {
             waiter: None,
             scope: None,
             held: None,
+            waits: None,
             promises: if rebooted { Vec::new() } else { promises },
             jitter: if rebooted { drawn } else { old.jitter },
             due,

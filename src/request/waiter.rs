@@ -258,6 +258,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
         hurry: false,
         put_off: Span::ZERO,
         held: None,
+        waits: None,
         waiter: None,
         boot: now.boot.clone(),
         place: now.place,

@@ -9,8 +9,8 @@ use crate::policy::resume::{Boot, Wait};
 use crate::state::entry::What;
 use crate::state::newer::{VERSION, Versioned};
 use again_base::model::{
-    Base, Boottime, Bytes, Cap, Identity, Kind, Moment, OnCap, Outcome, Place, Provenance, Refusal,
-    Span, Walltime, outcome_of,
+    Base, Boottime, Bytes, Cap, Identity, Kind, Moment, Obstacle, OnCap, Outcome, Place,
+    Provenance, Refusal, Span, Walltime, outcome_of,
 };
 use again_base::schema::origin::{Lineage, Taken, Trigger};
 
@@ -61,6 +61,9 @@ pub struct Timer {
     pub put_off: Span,
     /// Why it is held although it is due.
     pub held: Option<String>,
+    /// What it waits for although it is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
     /// The waiter, and under which boot.
     pub waiter: Option<Identity>,
     /// The boot under which `waiter`, `waits_for` and `due` mean something.
@@ -81,6 +84,15 @@ pub struct Timer {
     /// The triggers of other nodes that wait in it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<Taken>,
+}
+
+/// What a waiter waits for, where others cannot find it out by themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// What.
+    pub what: Obstacle,
+    /// The same in words.
+    pub words: String,
 }
 
 /// A promise to a run whose request another run's newer request has replaced.

@@ -7,9 +7,9 @@
 use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Due, Service, Slot, View};
 use crate::state::order::Ticket;
-use crate::state::record::{Record, Running, Timer};
+use crate::state::record::{Record, Running, Timer, Waits};
 use crate::state::standing::Standing;
-use again_base::model::{Boottime, Identity, Moment, Span};
+use again_base::model::{Boottime, Identity, Moment, Obstacle, Span};
 
 /// What one waiter knows of its timer.
 #[derive(Debug, Clone)]
@@ -31,6 +31,23 @@ struct PutOff {
     /// The record's value at that time. While the record still says so, it lacks this
     /// decision.
     instead_of: Option<Boottime>,
+}
+
+/// Why a timer that is due does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// It is held, for this reason.
+    Held(String),
+    /// Its waiter waits for something.
+    Waits(Waits),
+}
+
+impl Why {
+    /// That its waiter waits for this.
+    pub fn waits(what: Obstacle, words: &str) -> Option<Why> {
+        let words = words.to_owned();
+        Some(Why::Waits(Waits { what, words }))
+    }
 }
 
 impl Ledger {
@@ -136,9 +153,9 @@ impl Ledger {
         self.put_off = None;
     }
 
-    /// Enters into the record what it lacks of all this, and why the timer is held, if it
-    /// is. Whether the record has changed.
-    pub fn enter(&self, record: &mut Record, held: Option<&str>, now: &Moment) -> bool {
+    /// Enters into the record what it lacks of all this, and why the timer does not start although
+    /// it is due. Whether the record has changed.
+    pub fn enter(&self, record: &mut Record, why: Option<&Why>, now: &Moment) -> bool {
         let due = self.due(record).map(|due| due.at);
         let Some(before) = self.timer(record).cloned() else {
             return false;
@@ -156,7 +173,11 @@ impl Ledger {
                 timer.put_off = timer.put_off + put_off.by;
             }
         }
-        timer.held = held.map(str::to_owned);
+        (timer.held, timer.waits) = match why.cloned() {
+            Some(Why::Held(reason)) => (Some(reason), None),
+            Some(Why::Waits(waits)) => (None, Some(waits)),
+            None => (None, None),
+        };
         let changed = timer != before || record.run_ends.last() != newest_end.as_ref();
         record.timers.insert(self.name.clone(), timer);
         changed

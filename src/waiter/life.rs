@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::{Context, Error, Result};
 
 use super::launch::{Start, launch};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Why};
 use super::question::Question;
 use super::start::{self, Arm, ScopeWish};
 use super::world::{World, may_pass};
@@ -21,7 +21,7 @@ use crate::state::order::{Order, decode};
 use crate::state::record::{Record, Timer};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::{shutdown, title};
-use again_base::model::{Boottime, Bytes, Hold, Identity, Moment, Span};
+use again_base::model::{Boottime, Bytes, Hold, Identity, Moment, Obstacle, Span};
 use again_base::sys::clock::{self, moment};
 use again_base::sys::localtime;
 use again_base::sys::pidfd::{self, Handle};
@@ -78,14 +78,12 @@ pub enum Turn {
 /// What to sleep for, whichever is first.
 #[derive(Debug, Default)]
 pub struct Rest {
-    /// In words.
     what: String,
     process: Option<Rc<Handle>>,
     until: Option<Boottime>,
     /// Files whose change ends the sleep too.
     files: Option<Files>,
-    /// Why the timer is held, if it is.
-    held: Option<String>,
+    why: Option<Why>,
 }
 
 /// Files that a waiter watches: those that hold a timer or show another run; for a shutdown those
@@ -149,12 +147,14 @@ impl Life {
     }
 
     fn pause(&mut self, error: &anyhow::Error, sleeper: &mut Sleeper) -> Result<()> {
-        self.complain(&format!("will retry within a minute: {error:#}"));
-        // Not by `show`: the log has its one line.
+        let words = format!("will retry within a minute: {error:#}");
+        self.complain(&words);
         let name = &self.world.ticket.name;
-        title::set(&format!(
-            "again: timer '{name}' will retry within a minute: {error:#}"
-        ));
+        title::set(&format!("again: timer '{name}' {words}"));
+        let why = Why::waits(Obstacle::Other, &words);
+        // The disk may be what fails.
+        let record = self.world.record();
+        let _ = record.and_then(|mut record| self.write_down(&mut record, why.as_ref()));
         let rest = Rest {
             until: Some(clock::boottime() + self.pause),
             ..Rest::default()
@@ -215,7 +215,8 @@ impl Life {
             next => self.rest(&next, is_blind)?,
         };
         if let Some(rest) = &rest {
-            self.write_down(&mut record, rest.held.as_deref());
+            let written = self.write_down(&mut record, rest.why.as_ref());
+            written.unwrap_or_else(|e| self.complain(&format!("{e:#}")));
         }
         Ok(rest.map_or(Turn::Look, Turn::Sleep))
     }
@@ -302,26 +303,31 @@ impl Life {
             Step::Hold(reason) => {
                 rest.files = Some(Files::Holds);
                 rest.until = again.filter(|_| is_blind);
-                rest.held = Some(reason.to_string());
+                rest.why = Some(Why::Held(reason.to_string()));
                 format!("is due, held: {reason}")
             }
             Step::AwaitShutdown(shutdown) => return Ok(Some(for_shutdown(*shutdown, is_blind))),
             Step::AwaitSlot(until) => {
                 rest.files = Some(Files::Holds);
                 rest.until = until.or(again.filter(|_| is_blind));
-                match until {
-                    Some(_) => format!(
-                        "is due, waits for a slot, and asks again within a minute: {}",
-                        self.denied
-                    ),
+                let words = match until {
+                    Some(_) => {
+                        let why = &self.denied;
+                        format!("waits for a slot, and asks again within a minute: {why}")
+                    }
                     None => match self.ask() {
-                        Some(question) => format!("is due, {}", question.waits()),
+                        Some(question) => question.waits(),
                         None => return Ok(None),
                     },
-                }
+                };
+                rest.why = Why::waits(Obstacle::Slot, &words);
+                format!("is due, {words}")
             }
             Step::PutOff(_) | Step::LookAround | Step::Finish(_) | Step::Launch => return Ok(None),
         };
+        if rest.why.is_none() && !matches!(step, Step::AwaitRuns | Step::AwaitDue(_)) {
+            rest.why = Why::waits(Obstacle::Other, &rest.what);
+        }
         Ok(Some(rest))
     }
 
@@ -490,21 +496,15 @@ impl Life {
 
     /// Writes into the record, just read, what it lacks of our knowledge, for others to see
     /// and for after a reboot. The wait goes on if that fails.
-    fn write_down(&mut self, record: &mut Record, held: Option<&str>) {
+    fn write_down(&self, record: &mut Record, why: Option<&Why>) -> Result<()> {
         let now = moment();
-        if !self.ledger.enter(record, held, &now) {
-            return;
-        }
-        let write = || -> Result<()> {
+        if self.ledger.enter(record, why, &now) {
             let mut locked = self.world.lock(&self.ledger)?;
-            if self.ledger.enter(&mut locked.record, held, &now) {
+            if self.ledger.enter(&mut locked.record, why, &now) {
                 locked.commit()?;
             }
-            Ok(())
-        };
-        if let Err(e) = write() {
-            self.complain(&format!("{e:#}"));
         }
+        Ok(())
     }
 
     /// Takes the timer off the record and notes why, unless it is to stay.
@@ -570,7 +570,7 @@ fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
         process,
         until: [ended, again, over].into_iter().flatten().min(),
         files: Some(Files::Shutdown),
-        held: Some(hold),
+        why: Some(Why::Held(hold)),
     }
 }
 

@@ -282,6 +282,7 @@ impl Observed {
             due_wall: Some(now.wall),
             hurry: false,
             held: None,
+            waits: None,
             waiter: None,
             boot: now.boot.clone(),
             place: now.place,

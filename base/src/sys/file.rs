@@ -145,16 +145,24 @@ pub fn write_through(
         if wanted >= OnDisk::Content {
             sync(&file)?;
         }
-        std::fs::rename(new, path)?;
+        match wanted {
+            OnDisk::Name => rename(new, path)?,
+            _ => std::fs::rename(new, path)?,
+        }
         Ok(file)
     };
     // A full disk needs the room.
-    let file = write().inspect_err(|_: &io::Error| drop(std::fs::remove_file(new)))?;
-    if wanted == OnDisk::Name {
-        let directory = path.parent().filter(|at| !at.as_os_str().is_empty());
-        sync(&File::open(directory.unwrap_or(Path::new(".")))?)?;
-    }
-    Ok(file)
+    write().inspect_err(|_: &io::Error| drop(std::fs::remove_file(new)))
+}
+
+/// Renames a file or directory, and waits until the disk has its new name.
+///
+/// # Errors
+/// Those of rename(2) and fsync(2). The name may be the new one then.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    let directory = to.parent().filter(|at| !at.as_os_str().is_empty());
+    sync(&File::open(directory.unwrap_or(Path::new(".")))?)
 }
 
 /// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose

@@ -9,10 +9,6 @@ mod denials;
 pub mod dial;
 /// etcd 3.
 pub mod etcd;
-/// Another engine with faults, for tests and simulations.
-pub mod faulty;
-/// In memory, for tests and simulations.
-pub mod memory;
 /// NATS with JetStream.
 pub mod nats;
 /// How much is read of what each sender has.
@@ -349,12 +345,12 @@ pub trait Feed {
 }
 
 /// Whether a key is below a prefix, or the key that the prefix is.
-fn is_below(key: &str, prefix: &str) -> bool {
+pub fn is_below(key: &str, prefix: &str) -> bool {
     key == prefix || (is_open(prefix) && key.starts_with(prefix))
 }
 
 /// Whether [`Engine::latest`] reads a key: a segment `*` of the prefix stands for any one.
-fn is_latest(key: &str, prefix: &str) -> bool {
+pub fn is_latest(key: &str, prefix: &str) -> bool {
     if is_list_of_targets(key) {
         return false;
     }
@@ -404,3 +400,12 @@ fn with_causes(words: String, mut source: Option<&(dyn std::error::Error + 'stat
     }
     words
 }
+
+/// Another engine with faults.
+#[cfg(test)]
+#[path = "../../tests/support/faulty.rs"]
+pub(crate) mod faulty;
+/// An engine in memory.
+#[cfg(test)]
+#[path = "../../tests/support/memory.rs"]
+pub(crate) mod memory;

@@ -50,7 +50,7 @@ static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
 ];
 
 /// How far revocation is looked at, as Puppet's setting `certificate_revocation` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Revocation {
     /// For the node's certificate and those of the CAs above it.
     #[default]

@@ -13,6 +13,8 @@ pub mod files;
 pub mod issuer;
 /// Who this node is.
 pub mod own;
+/// Who signed a value.
+pub mod verifier;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,6 +61,17 @@ pub enum Reason {
     NoRevocations,
     /// Anything else, in the words of the library.
     Other(String),
+}
+
+impl Untrusted {
+    /// Whether this node's operator can do something about it, and the sender cannot.
+    pub fn is_ours(&self) -> bool {
+        use Reason::{NoRevocations, NotYet, StaleRevocations};
+        matches!(
+            self,
+            Untrusted::Certificate(_, NotYet | StaleRevocations | NoRevocations)
+        )
+    }
 }
 
 impl From<Malformed> for Untrusted {

@@ -10,6 +10,7 @@ use super::books::Books;
 use super::lineage::{self, TooFar};
 use super::lock::{self, Lock};
 use super::term;
+use crate::identity::Signer;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
@@ -39,6 +40,21 @@ pub struct Signed {
     pub extensions: Extensions,
     /// What it signed.
     pub trigger: Trigger,
+}
+
+impl Signed {
+    /// Where the backend is trusted, its sender has signed it.
+    pub fn new(signer: Option<Signer>, trigger: Trigger) -> Signed {
+        let signer = signer.unwrap_or_else(|| Signer {
+            node: trigger.sender.clone(),
+            extensions: Extensions::new(),
+        });
+        Signed {
+            signer: signer.node,
+            extensions: signer.extensions,
+            trigger,
+        }
+    }
 }
 
 /// Why a register does not come in.

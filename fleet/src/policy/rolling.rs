@@ -336,6 +336,7 @@ mod tests {
             at: 1,
             stopped: vec![],
             ran: None,
+            waits: false,
         }
     }
 

@@ -310,6 +310,7 @@ pub(crate) mod tests {
                 stopped: vec![],
                 ran,
                 above: None,
+                waits: false,
             },
             origin: Origin {
                 id: Id::from_bits(1),

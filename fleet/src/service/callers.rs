@@ -17,7 +17,8 @@ type Way = (Id, Node);
 #[derive(Debug, Default)]
 pub struct Callers {
     callers: Few<Client, Caller>,
-    last: Client,
+    /// Number of the last one.
+    last: u64,
 }
 
 /// One of them.
@@ -48,15 +49,9 @@ impl Callers {
     /// Somebody comes in, who is told things this way.
     pub fn enter(&mut self, tell: UnboundedSender<Answer>) -> Client {
         self.last += 1;
-        let stage = Stage::Asks;
-        self.callers.insert(self.last, Caller { tell, stage });
-        self.last
-    }
-
-    /// A number that nobody has or will have, for the service's own use.
-    pub fn stranger(&mut self) -> Client {
-        self.last += 1;
-        self.last
+        let (client, stage) = (Client::Connection(self.last), Stage::Asks);
+        self.callers.insert(client, Caller { tell, stage });
+        client
     }
 
     /// They are gone.

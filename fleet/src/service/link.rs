@@ -13,28 +13,27 @@ use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join, join5};
+use futures_util::future::{FutureExt, Shared, join, join5};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::RngExt;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::bounds::OF_A_SENDER;
 use self::bounds::bounds;
-use self::calls::{forget, list, release, reset, stories, tell};
-use super::few::Few;
-use super::places::{Act, Leases, Line, Looks, Seen};
+pub use self::calls::{Listed, Then};
+use self::calls::{found, list, put, release, reset, stories};
+use super::places::{Act, Entered, Leases, Line, Looks, Seen};
 use crate::access::Access;
 use crate::engine::etcd::{self, Etcd};
 use crate::engine::nats::Nats;
 use crate::engine::watch::{self, Tell};
 use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
-use crate::step::model::{Client, LetterId, Place};
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Namespace, Node};
+use crate::wire::name::{Id, Namespace};
 
 /// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -47,85 +46,86 @@ const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 
-/// The service, where it asks for itself.
-pub const OURSELVES: Client = 0;
-/// The same, about locks.
-pub const LOCKS: Client = Client::MAX;
-/// The same, about beats.
-pub const BEATS: Client = Client::MAX - 1;
-
-/// What the engine is asked for.
-#[derive(Debug)]
-pub enum Call {
-    /// To write a value that has no more use after that time.
+/// What the engine is asked for, and what becomes of its answer.
+pub enum Call<R> {
+    /// To write a value; the answer is its revision.
     Put {
-        /// Whose.
-        letter: LetterId,
-        /// Which version of it.
-        version: u64,
         /// Where to.
         key: Key,
         /// The value.
         bytes: Vec<u8>,
         /// How long it has to stay; for ever without.
         ttl: Option<Duration>,
+        /// Whether the engine has to have room for what may be missing.
+        needs_room: bool,
+        /// For the answer.
+        then: Then<R, u64>,
     },
-    /// To remove a register, if it is of this revision.
+    /// To remove the value of this revision; a conflict where another one stands, or none.
     Remove {
-        /// The register.
-        place: Place,
+        /// Where.
+        key: Key,
         /// Its revision.
         revision: u64,
+        /// For the answer.
+        then: Then<R, ()>,
     },
-    /// To show what a node publishes, for somebody on this machine who wants to remove it; and then to remove it.
-    Forget {
-        /// For whom.
-        client: Client,
-        /// Which.
-        node: Node,
-        /// The revision that is removed; nothing is removed without one.
-        revision: Option<u64>,
+    /// To show what stands at a key.
+    Find {
+        /// The key.
+        key: Key,
+        /// For the answer.
+        then: Then<R, Option<Value>>,
     },
-    /// To list what stands below these, for somebody on this machine.
+    /// To list what stands below these.
     List {
-        /// For whom; [`OURSELVES`], [`LOCKS`] and [`BEATS`] are the service.
-        client: Client,
         /// As keys begin.
         prefixes: Vec<String>,
+        /// For the answer.
+        then: Then<R, List>,
     },
-    /// To list the newest of what became of triggers, for somebody on this machine.
+    /// To list the newest of what became of triggers.
     Stories {
-        /// For whom.
-        client: Client,
         /// Of this origin only.
         origin: Option<Id>,
+        /// For the answer.
+        then: Then<R, List>,
     },
     /// To read the values at these keys, for a trigger of a rolling run.
     Get {
-        /// Under which the trigger waits for its slot.
-        client: Client,
         /// The keys.
         keys: Vec<Key>,
+        /// For the answer.
+        then: Then<R, Vec<Value>>,
     },
-    /// To hold something for this long: an operator's word or a beat; or events, if it has room for such.
-    Tell {
-        /// For whom; events are for [`OURSELVES`], a beat for [`BEATS`].
-        client: Client,
-        /// Where.
-        key: Key,
-        /// It.
-        bytes: Vec<u8>,
-        /// How long.
-        ttl: Duration,
-    },
-    /// To write an operator's reset of a lock, for somebody on this machine, unless something stands at the lock's own key.
+    /// To write an operator's reset of a lock, unless something stands at the lock's own key.
     Reset {
-        /// For whom.
-        client: Client,
         /// Of the reset, and of the lock.
         keys: [Key; 2],
         /// The reset.
         bytes: Vec<u8>,
+        /// For the answer.
+        then: Then<R, ()>,
+    },
+    /// To make the first write of a place, under a new lease.
+    Enter {
+        /// Where.
+        key: Key,
+        /// Whether the key is this node's own, so that what stands there goes. A conflict where something stands otherwise.
+        is_own: bool,
+        /// For the answer.
+        then: Then<R, Entered>,
+    },
+    /// To make the second write of a place in place of the first; the answer is its revision.
+    Sign {
+        /// Where.
+        key: Key,
+        /// The first write.
+        entered: Entered,
+        /// What is written.
+        bytes: Vec<u8>,
+        /// For the answer.
+        then: Then<R, u64>,
     },
     /// To do something with a place in a group, or with a lock.
     Place {
@@ -133,23 +133,39 @@ pub enum Call {
         key: Key,
         /// What.
         act: Act,
+        /// For the answer.
+        then: Then<R, ()>,
     },
-    /// To remove what stands at a node's place in a group, for somebody on this machine. The answer is what is removed, or nothing.
+    /// To remove what stands at a node's place in a group; the answer is whether something did.
     Release {
-        /// For whom.
-        client: Client,
         /// The place.
         key: Key,
+        /// For the answer.
+        then: Then<R, bool>,
     },
 }
 
-/// What came of a call: values of a list, or the key and revision of a put.
-pub type Answer = Result<List, Error>;
+impl<R> Call<R> {
+    /// The answer that it failed.
+    fn fail(self, error: Error) -> R {
+        match self {
+            Call::Put { then, .. } | Call::Sign { then, .. } => then(Err(error)),
+            Call::Remove { then, .. } | Call::Reset { then, .. } | Call::Place { then, .. } => {
+                then(Err(error))
+            }
+            Call::Find { then, .. } => then(Err(error)),
+            Call::List { then, .. } | Call::Stories { then, .. } => then(Err(error)),
+            Call::Get { then, .. } => then(Err(error)),
+            Call::Enter { then, .. } => then(Err(error)),
+            Call::Release { then, .. } => then(Err(error)),
+        }
+    }
+}
 
 /// What the link is to do.
-pub enum Order {
+pub enum Order<R> {
     /// This; answered by [`News::Answered`].
-    Call(Call),
+    Call(Call<R>),
     /// Find out whether the engine answers, and then list again what may have changed.
     Beat,
     /// Connect in another way from now on.
@@ -162,7 +178,7 @@ pub enum Order {
 
 /// What the link has to tell.
 #[derive(Debug)]
-pub enum News {
+pub enum News<R> {
     /// There is a connection; everything that stands in the engine for this node comes after this.
     Reached,
     /// There is none any more. All calls have been answered.
@@ -176,8 +192,8 @@ pub enum News {
     Foreign(String),
     /// What is seen of the lines, by the number of the look.
     Seen(u64, Seen),
-    /// The answer to a call. It is none if another revision stood where one was to be removed.
-    Answered(Call, Answer),
+    /// The answer to a call.
+    Answered(R),
     /// The watch of that number sees what is there, or it is not shown what is below its prefix.
     Watched(usize, Option<(&'static str, Error)>),
 }
@@ -189,11 +205,11 @@ enum End {
     Farewell,
 }
 
-type Orders = UnboundedReceiver<Order>;
-type Teller = UnboundedSender<News>;
+type Orders<R> = UnboundedReceiver<Order<R>>;
+type Teller<R> = UnboundedSender<News<R>>;
 
 /// Keeps the link up until it is told to end.
-pub async fn keep_up(mut access: Box<Access>, mut orders: Orders, news: Teller) {
+pub async fn keep_up<R>(mut access: Box<Access>, mut orders: Orders<R>, news: Teller<R>) {
     let mut failures = 0_u32;
     loop {
         let since = Instant::now();
@@ -226,10 +242,10 @@ fn pause(failures: u32) -> Duration {
 }
 
 /// Does something while there is no connection; meanwhile all calls are answered. What ends it early.
-async fn aside<T>(
+async fn aside<T, R>(
     work: impl Future<Output = T>,
-    orders: &mut Orders,
-    news: &Teller,
+    orders: &mut Orders<R>,
+    news: &Teller<R>,
 ) -> ControlFlow<End, T> {
     let mut work = pin!(work);
     loop {
@@ -245,13 +261,13 @@ async fn aside<T>(
     }
 }
 
-fn unreached(news: &Teller, call: Call) {
+fn unreached<R>(news: &Teller<R>, call: Call<R>) {
     let why = Error::Unreachable("there is no connection".to_owned());
-    let _ = news.send(News::Answered(call, Err(why)));
+    let _ = news.send(News::Answered(call.fail(why)));
 }
 
 /// One connection, from its beginning to its end.
-async fn connected(access: &Access, orders: &mut Orders, news: &Teller) -> End {
+async fn connected<R>(access: &Access, orders: &mut Orders<R>, news: &Teller<R>) -> End {
     let (servers, tls) = (&access.servers, access.tls.as_ref());
     let times = Times::default();
     match access.engine {
@@ -283,8 +299,13 @@ const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "pass/", "node/
 /// The watch of this node's own key.
 pub const OWN_KEY: usize = 5;
 
-/// Uses a connection until its end.
-async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news: &Teller) -> End {
+/// Uses a connection until its end. Events are not listed with each beat: they are many, and it does no harm if some come later.
+async fn live<E: Engine, R>(
+    engine: &E,
+    access: &Access,
+    orders: &mut Orders<R>,
+    news: &Teller<R>,
+) -> End {
     let lease = match aside(engine.grant(), orders, news).await {
         ControlFlow::Continue(Ok(lease)) => lease,
         ControlFlow::Continue(Err(e)) => return End::Lost(e.to_string()),
@@ -293,7 +314,6 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let _ = news.send(News::Reached);
     let (node, namespace) = (&access.node, &access.namespace);
     let (tell, mut told) = unbounded_channel();
-    // What is missing of events for a while does no harm, and they are many: they are not listed with each beat.
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
         let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));
@@ -323,7 +343,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
     let own_key = watch_own_key(engine, access, [&again[4], &never], &tell);
     let watched = join5(registers, results, events, others, locks);
     let mut watching = pin!(join(watched, own_key));
-    let mut calls = Calls::new(engine, node, namespace);
+    let mut calls = Calls::new(engine, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
     let end = loop {
@@ -357,7 +377,7 @@ async fn live<E: Engine>(engine: &E, access: &Access, orders: &mut Orders, news:
             }
         }
     };
-    calls.give_up(news);
+    calls.give_up(news).await;
     end
 }
 
@@ -375,7 +395,7 @@ async fn watch_own_key<E: Engine>(
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
-fn pass_on(events: &mut Vec<(usize, watch::Event)>, news: &Teller) -> Option<String> {
+fn pass_on<R>(events: &mut Vec<(usize, watch::Event)>, news: &Teller<R>) -> Option<String> {
     let (mut changes, mut lost) = (Vec::new(), None);
     for (number, event) in events.drain(..) {
         match event {
@@ -417,145 +437,160 @@ async fn beat<E: Engine>(engine: &E, lease: E::Lease) -> Result<E::Lease, Error>
 }
 
 /// Calls that wait or are under way.
-struct Calls<'e, E: Engine> {
+struct Calls<'e, E: Engine, R> {
     engine: &'e E,
-    node: &'e Node,
     namespace: &'e Namespace,
     leases: Leases<E::Lease>,
-    waiting: VecDeque<Call>,
-    under_way: Few<u64, Call>,
-    answers: FuturesUnordered<Answering<'e>>,
-    count: u64,
+    waiting: VecDeque<Call<R>>,
+    under_way: FuturesUnordered<Answering<'e, R>>,
+    /// Ends what is under way when it goes.
+    end: oneshot::Sender<()>,
+    ended: Shared<oneshot::Receiver<()>>,
 }
 
-type Answering<'e> = Pin<Box<dyn Future<Output = (u64, Answer)> + 'e>>;
+/// An answer to come, and whether it may mean that the connection is dead.
+type Answering<'e, R> = Pin<Box<dyn Future<Output = (R, bool)> + 'e>>;
 
-impl<'e, E: Engine> Calls<'e, E> {
-    fn new(engine: &'e E, node: &'e Node, namespace: &'e Namespace) -> Self {
+impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
+    fn new(engine: &'e E, namespace: &'e Namespace) -> Self {
+        let (end, ended) = oneshot::channel();
         Calls {
             engine,
-            node,
             namespace,
             leases: Leases::default(),
             waiting: VecDeque::new(),
-            under_way: Few::default(),
-            answers: FuturesUnordered::new(),
-            count: 0,
+            under_way: FuturesUnordered::new(),
+            end,
+            ended: ended.shared(),
         }
     }
 
-    fn push(&mut self, call: Call) {
+    fn push(&mut self, call: Call<R>) {
         self.waiting.push_back(call);
         self.start();
     }
 
     fn start(&mut self) {
-        while self.under_way.0.len() < MOST_CALLS
-            && let Some(mut call) = self.waiting.pop_front()
+        while self.under_way.len() < MOST_CALLS
+            && let Some(call) = self.waiting.pop_front()
         {
-            self.count += 1;
-            self.answers.push(self.make(self.count, &mut call));
-            self.under_way.insert(self.count, call);
+            self.under_way.push(self.make(call));
         }
     }
 
-    fn make(&self, number: u64, call: &mut Call) -> Answering<'e> {
-        let engine = self.engine;
+    fn make(&self, call: Call<R>) -> Answering<'e, R> {
+        let (engine, namespace) = (self.engine, self.namespace);
+        let leases = self.leases.clone();
         match call {
             Call::Put {
-                key, bytes, ttl, ..
-            } => {
-                let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
-                Box::pin(async move {
-                    let put = engine.put(&key, &bytes, ttl).await;
-                    let list = |revision| vec![Value::new(key, Vec::new(), revision)].into();
-                    (number, put.map(list))
-                })
-            }
-            Call::Remove {
-                place: (sender, name),
-                revision,
-            } => {
-                let key = Key::To {
-                    target: self.node.clone(),
-                    sender: sender.clone(),
-                    name: name.clone(),
-                };
-                let (key, revision) = (key.encode(self.namespace), *revision);
-                Box::pin(async move {
-                    let removed = engine.remove(&key, revision).await;
-                    let is_other = removed == Err(Error::Conflict);
-                    let removed = if is_other { Ok(()) } else { removed };
-                    (number, removed.map(|()| List::default()))
-                })
-            }
-            Call::Tell {
-                client,
                 key,
                 bytes,
                 ttl,
+                needs_room,
+                then,
             } => {
-                let is_dear = *client != OURSELVES;
-                let (key, bytes, ttl) = (key.encode(self.namespace), std::mem::take(bytes), *ttl);
-                Box::pin(async move { (number, tell(engine, &key, &bytes, ttl, is_dear).await) })
+                let key = key.encode(namespace);
+                self.answer(then, async move {
+                    put(engine, &key, &bytes, ttl, needs_room).await
+                })
             }
-            Call::Reset { keys, bytes, .. } => {
-                let keys = keys.each_ref().map(|key| key.encode(self.namespace));
-                let bytes = std::mem::take(bytes);
-                Box::pin(async move { (number, reset(engine, &keys, &bytes).await) })
+            Call::Remove {
+                key,
+                revision,
+                then,
+            } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { engine.remove(&key, revision).await })
             }
-            Call::Forget { node, revision, .. } => {
-                let (key, revision) = (Key::Node(node.clone()).encode(self.namespace), *revision);
-                Box::pin(async move { (number, forget(engine, &key, revision).await) })
+            Call::Find { key, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { found(engine, &key).await })
             }
-            Call::Place { .. } | Call::Release { .. } if !E::HAS_PLACES => {
-                let why = Error::Denied(NO_PLACES.to_owned());
-                Box::pin(async move { (number, Err(why)) })
+            Call::List { prefixes, then } => {
+                self.answer(then, async move { list(engine, &prefixes).await })
             }
-            Call::Place { key, act } => {
-                let key = key.encode(self.namespace);
-                let done = self.leases.clone().act(engine, key, act.clone());
-                Box::pin(async move { (number, done.await.map(List::from)) })
+            Call::Stories { origin, then } => self.answer(then, async move {
+                stories(engine, namespace, origin.as_ref()).await
+            }),
+            Call::Get { keys, then } => {
+                let keys: Vec<String> = keys.iter().map(|key| key.encode(namespace)).collect();
+                self.answer(then, async move { engine.get(&keys, envelope::MOST).await })
             }
-            Call::Release { key, .. } => {
-                let key = key.encode(self.namespace);
-                Box::pin(async move { (number, release(engine, &key).await) })
+            Call::Reset { keys, bytes, then } => {
+                let keys = keys.map(|key| key.encode(namespace));
+                self.answer(then, async move { reset(engine, &keys, &bytes).await })
             }
-            Call::List { prefixes, .. } => {
-                let prefixes = prefixes.clone();
-                Box::pin(async move { (number, list(engine, &prefixes).await) })
+            call @ (Call::Enter { .. }
+            | Call::Sign { .. }
+            | Call::Place { .. }
+            | Call::Release { .. })
+                if !E::HAS_PLACES =>
+            {
+                let reply = call.fail(Error::Denied(NO_PLACES.to_owned()));
+                Box::pin(std::future::ready((reply, false)))
             }
-            Call::Stories { origin, .. } => {
-                let (namespace, origin) = (self.namespace, origin.clone());
-                Box::pin(async move { (number, stories(engine, namespace, origin.as_ref()).await) })
+            Call::Enter { key, is_own, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.enter(engine, key, is_own))
             }
-            Call::Get { keys, .. } => {
-                let keys = keys.iter().map(|key| key.encode(self.namespace));
-                let keys: Vec<String> = keys.collect();
-                let get = async move { engine.get(&keys, envelope::MOST).await };
-                Box::pin(get.map(move |values| (number, values.map(List::from))))
+            Call::Sign {
+                key,
+                entered,
+                bytes,
+                then,
+            } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.sign(engine, key, entered, bytes))
+            }
+            Call::Place { key, act, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.act(engine, key, act))
+            }
+            Call::Release { key, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { release(engine, &key).await })
             }
         }
     }
 
+    /// The answer of the engine, or that the connection has ended before: the work may have been done.
+    fn answer<T: 'e>(
+        &self,
+        then: Then<R, T>,
+        work: impl Future<Output = Result<T, Error>> + 'e,
+    ) -> Answering<'e, R> {
+        let ended = self.ended.clone();
+        Box::pin(async move {
+            let answer = tokio::select! {
+                answer = work => answer,
+                _ = ended => Err(Error::Unknown("the connection ended".to_owned())),
+            };
+            let is_silent = matches!(answer, Err(Error::Unreachable(_) | Error::Unknown(_)));
+            (then(answer), is_silent)
+        })
+    }
+
     /// The next answer is told; whether it may mean that the connection is dead. Nothing while no call is under way.
-    async fn next(&mut self, news: &Teller) -> Option<bool> {
-        let (number, answer) = self.answers.next().await?;
-        let is_silent = matches!(answer, Err(Error::Unreachable(_) | Error::Unknown(_)));
-        if let Some(call) = self.under_way.remove(&number) {
-            let _ = news.send(News::Answered(call, answer));
-        }
+    async fn next(&mut self, news: &Teller<R>) -> Option<bool> {
+        let (reply, is_silent) = self.under_way.next().await?;
+        let _ = news.send(News::Answered(reply));
         self.start();
         Some(is_silent)
     }
 
     /// Answers all that is under way: it may have happened.
-    fn give_up(self, news: &Teller) {
-        for (_, call) in self.under_way.0 {
-            let why = Error::Unknown("the connection ended".to_owned());
-            let _ = news.send(News::Answered(call, Err(why)));
+    async fn give_up(self, news: &Teller<R>) {
+        let Calls {
+            mut under_way,
+            waiting,
+            end,
+            ..
+        } = self;
+        drop(end);
+        while let Some((reply, _)) = under_way.next().await {
+            let _ = news.send(News::Answered(reply));
         }
-        for call in self.waiting {
+        for call in waiting {
             unreached(news, call);
         }
     }
@@ -567,7 +602,7 @@ mod tests {
 
     #[test]
     fn connection_outlives_a_failed_watch_of_the_own_key() {
-        let (tell, mut told) = unbounded_channel();
+        let (tell, mut told) = unbounded_channel::<News<()>>();
         let lost = || watch::Event::Lost(Error::Unreachable("no consumer".to_owned()));
         assert_eq!(pass_on(&mut vec![(OWN_KEY, lost())], &tell), None);
         let failed = told.try_recv().expect("told");

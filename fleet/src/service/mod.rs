@@ -66,7 +66,7 @@ use tokio::time::timeout;
 
 use self::alarm::Alarm;
 use self::door::Sockets;
-use self::driver::{Driver, Note, Ways};
+use self::driver::{Driver, Note, Reply, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
 use crate::access::Access;
@@ -118,7 +118,7 @@ struct Service<'a> {
     /// What stood in the way of another access, when it was said last.
     trouble: Option<String>,
     driver: Driver,
-    orders: UnboundedSender<Order>,
+    orders: UnboundedSender<Order<Reply>>,
     door: JoinHandle<()>,
     alarm: Alarm,
     /// When the next beat is due.
@@ -133,7 +133,7 @@ struct Service<'a> {
 /// Where things are told.
 struct Ears {
     notes: UnboundedReceiver<Note>,
-    news: UnboundedReceiver<News>,
+    news: UnboundedReceiver<News<Reply>>,
     end: Signal,
     interrupt: Signal,
     reload: Signal,
@@ -142,7 +142,7 @@ struct Ears {
 /// One thing that happened.
 enum Heard {
     Note(Note),
-    News(News),
+    News(News<Reply>),
     Time,
     End,
     Reload,
@@ -386,7 +386,10 @@ impl<'a> Service<'a> {
 }
 
 impl Ears {
-    fn new(notes: UnboundedReceiver<Note>, news: UnboundedReceiver<News>) -> io::Result<Ears> {
+    fn new(
+        notes: UnboundedReceiver<Note>,
+        news: UnboundedReceiver<News<Reply>>,
+    ) -> io::Result<Ears> {
         Ok(Ears {
             notes,
             news,

@@ -111,23 +111,18 @@ fn drawn(least: Duration, most: Duration) -> Duration {
     rand::rng().random_range(least..=most)
 }
 
+/// The first write of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entered {
+    /// Its revision.
+    pub first: u64,
+    /// The lease under which it stands.
+    pub lease: Lease,
+}
+
 /// What is done with a place.
 #[derive(Debug, Clone)]
 pub enum Act {
-    /// A first write where nothing stands then, under a new lease. The answer has its revision, and the number of the lease in place of
-    /// bytes.
-    Enter,
-    /// The same where nothing stands; a conflict where something does.
-    Take,
-    /// The second one, in its place; the answer has its revision.
-    Sign {
-        /// The revision of the first.
-        first: u64,
-        /// Of the place.
-        lease: Lease,
-        /// What is written.
-        bytes: Vec<u8>,
-    },
     /// To keep its lease alive, which may be that of an earlier connection.
     Resume(Lease),
     /// To end it, and with it the place.
@@ -159,6 +154,47 @@ impl<L> Default for Leases<L> {
 }
 
 impl<L> Leases<L> {
+    /// Makes the first write of a place under a new lease.
+    ///
+    /// # Errors
+    /// The engine's; a conflict means that something stands there, and that the key is not this node's own.
+    pub async fn enter<E: Engine<Lease = L>>(
+        self,
+        engine: &E,
+        key: String,
+        is_own: bool,
+    ) -> Result<Entered, Error> {
+        let lease = engine.grant().await?;
+        match enter(engine, &key, &lease, is_own).await {
+            Ok(first) => {
+                let number = engine.number(&lease);
+                self.0.borrow_mut().insert(number, Rc::new(lease));
+                let lease = number;
+                Ok(Entered { first, lease })
+            }
+            Err(e) => {
+                let _ = engine.revoke(lease).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes the second write of a place. Its revision.
+    ///
+    /// # Errors
+    /// As [`Leases::act`].
+    pub async fn sign<E: Engine<Lease = L>>(
+        self,
+        engine: &E,
+        key: String,
+        Entered { first, lease }: Entered,
+        bytes: Vec<u8>,
+    ) -> Result<u64, Error> {
+        let lease = self.0.borrow().get(&lease).cloned();
+        let lease = lease.ok_or(Error::Conflict)?;
+        engine.replace(&key, &bytes, first, &lease).await
+    }
+
     /// Does something with a place.
     ///
     /// # Errors
@@ -168,61 +204,35 @@ impl<L> Leases<L> {
         engine: &E,
         key: String,
         act: Act,
-    ) -> Result<Vec<Value>, Error> {
-        let mut value = Value::new(key, Vec::new(), 0);
-        let gone = || Error::Conflict;
+    ) -> Result<(), Error> {
         match act {
-            Act::Enter | Act::Take => {
-                let lease = engine.grant().await?;
-                match enter(engine, &value.key, &lease, matches!(act, Act::Enter)).await {
-                    Ok(revision) => value.revision = revision,
-                    Err(e) => {
-                        let _ = engine.revoke(lease).await;
-                        return Err(e);
-                    }
-                }
-                let number = engine.number(&lease);
-                value.bytes = number.to_be_bytes().to_vec();
-                self.0.borrow_mut().insert(number, Rc::new(lease));
-            }
-            Act::Sign {
-                first,
-                lease,
-                bytes,
-            } => {
-                let lease = self.0.borrow().get(&lease).cloned().ok_or_else(gone)?;
-                value.revision = engine.replace(&value.key, &bytes, first, &lease).await?;
-            }
             Act::Resume(number) => {
                 let kept = self.0.borrow().get(&number).cloned();
                 let lease = kept.or_else(|| engine.lease(number).map(Rc::new));
-                let lease = lease.ok_or_else(gone)?;
+                let lease = lease.ok_or(Error::Conflict)?;
                 match engine.renew(&lease).await {
                     // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
-                    Err(Error::Conflict) if stands(engine, &value.key).await? => {
+                    Err(Error::Conflict) if stands(engine, &key).await? => {
                         return Err(Error::Unknown("it does not know the lease yet".to_owned()));
                     }
                     renewed => renewed?,
                 }
                 self.0.borrow_mut().insert(number, lease);
+                Ok(())
             }
-            Act::Clear(revision) => engine.remove(&value.key, revision).await?,
+            Act::Clear(revision) => engine.remove(&key, revision).await,
             Act::Evict {
                 revision,
                 beat: (beat, at),
-            } => {
-                engine
-                    .remove_while(&value.key, revision, (&beat, at))
-                    .await?
-            }
+            } => engine.remove_while(&key, revision, (&beat, at)).await,
             Act::Leave(number) => {
                 self.0.borrow_mut().remove(&number);
-                if let Some(lease) = engine.lease(number) {
-                    engine.revoke(lease).await?;
+                match engine.lease(number) {
+                    Some(lease) => engine.revoke(lease).await,
+                    None => Ok(()),
                 }
             }
         }
-        Ok(vec![value])
     }
 }
 
@@ -268,11 +278,11 @@ mod tests {
             _ => Fault::None,
         }));
         let engine = Faulty::new(memory.clone(), plan);
-        let entered = Leases::default().act(&engine, "slot/g/a".to_owned(), Act::Enter);
+        let entered = Leases::default().enter(&engine, "slot/g/a".to_owned(), true);
         assert!(matches!(entered.await, Err(Error::Unknown(_))));
         assert_eq!(memory.list("slot/").await.expect("listed").values, []);
-        let entered = Leases::default().act(&memory, "slot/g/a".to_owned(), Act::Enter);
-        assert_eq!(entered.await.expect("entered").len(), 1);
+        let entered = Leases::default().enter(&memory, "slot/g/a".to_owned(), true);
+        assert!(entered.await.is_ok());
         assert_eq!(memory.list("slot/").await.expect("listed").values.len(), 1);
     }
 }

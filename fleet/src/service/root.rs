@@ -13,41 +13,12 @@ use tokio::time::timeout;
 
 use crate::handover::{self, HEAD, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
 use crate::policy::books::Which;
-use crate::step::model::Answer;
-use crate::wire::met::Met;
+use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 
 /// How long root's side may take for a question: it gives the helper half a minute for each of two requests and two looks, and may
 /// have to finish two requests that were begun before.
 const PATIENCE: Duration = Duration::from_secs(190);
-
-/// A value to hand over, and the trigger that it is.
-pub type Handed = (Which, Value);
-
-/// What is handed over.
-#[derive(Debug, Clone)]
-pub enum Value {
-    /// A register.
-    Register(Vec<u8>),
-    /// An event that met a rule; what many of them share is there once.
-    Met(Met),
-}
-
-impl Value {
-    fn length(&self) -> usize {
-        match self {
-            Value::Register(bytes) => bytes.len(),
-            Value::Met(met) => met.length(),
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Value::Register(bytes) => bytes.clone(),
-            Value::Met(met) => met.write(),
-        }
-    }
-}
 
 /// Hands everything over. What was answered, and why the rest was not.
 pub async fn hand_over(socket: &Path, values: Vec<Handed>) -> (Vec<Answer>, Option<String>) {
@@ -180,6 +151,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixListener;
 
+    use crate::handover::Evidence;
     use crate::wire::outcome::Outcome;
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -249,7 +221,7 @@ mod tests {
         let which = Which::from(&trigger());
         let values = lengths
             .iter()
-            .map(|length| (which.clone(), Value::Register(vec![0; *length])));
+            .map(|length| (which.clone(), Evidence::Register(vec![0; *length])));
         let parts = parts(values.collect());
         let sizes = parts
             .iter()

@@ -12,11 +12,10 @@ mod shown;
 
 use again_base::model::{Boottime, Span};
 
-pub use held::{Holder, Run, named};
+pub use held::{Holder, Run, Waiter, named};
 use held::{before, ended};
 
 use super::few::Few;
-use crate::ask::Wish;
 use crate::engine::LEASE;
 use crate::policy::beat::SURE;
 use crate::policy::books::Which;
@@ -87,11 +86,19 @@ pub struct Group {
     /// How often those were too few who stand there by their own word, and twice as many were to be known.
     doubled: u32,
     /// Who waits to be told, and what they were told last.
-    callers: Few<Client, Option<Waits>>,
+    waiters: Few<Waiter, Option<Waits>>,
 }
 
-/// What a run waits for, in words, and whether that is why nobody can say it. They are empty as long as its place is on its way.
-pub type Waits = (String, bool);
+/// What a run waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waits {
+    /// Its place is on its way.
+    Place,
+    /// The engine cannot say it, for this reason.
+    Engine(String),
+    /// The end of others in a group with this number of slots: who is before it, in words.
+    Others(u32, String),
+}
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
@@ -109,9 +116,9 @@ pub enum Deed {
     /// To look at all lines in which this node stands; or at none.
     Look,
     /// To tell somebody why they wait.
-    Tell(Client, Waits),
+    Tell(Waiter, Waits),
     /// To tell somebody that their turn has come.
-    Turn(Client),
+    Turn(Waiter),
     /// To log this.
     Say(String),
 }
@@ -170,25 +177,31 @@ impl Slots {
     ///
     /// # Errors
     /// There are too many groups.
-    pub fn want(&mut self, client: Client, wish: &Wish, run: Run) -> Result<Vec<Deed>, String> {
-        if self.groups.get(&wish.group).is_none() {
-            self.groups.insert(wish.group.clone(), Group::default());
+    pub fn want(
+        &mut self,
+        waiter: Waiter,
+        name: &Name,
+        limit: u32,
+        run: Run,
+    ) -> Result<Vec<Deed>, String> {
+        if self.groups.get(name).is_none() {
+            self.groups.insert(name.clone(), Group::default());
         }
         let is_full = self.groups.0.len() > MOST_GROUPS;
-        let Some(group) = self.groups.get_mut(&wish.group).filter(|_| !is_full) else {
-            self.groups.remove(&wish.group);
+        let Some(group) = self.groups.get_mut(name).filter(|_| !is_full) else {
+            self.groups.remove(name);
             return Err(format!("runs of this node wait in {MOST_GROUPS} groups"));
         };
         if group.place.is_none() {
-            group.limit = wish.limit;
+            group.limit = limit;
         }
         if !group.runs.iter().any(|one| one.who == run.who) {
             group.runs.push(run);
         }
-        group.callers.insert(client, None);
+        group.waiters.insert(waiter, None);
         let mut deeds = vec![Deed::Save];
         if group.stage == Stage::Idle && self.away.is_none() {
-            self.go_on(&wish.group, &mut deeds);
+            self.go_on(name, &mut deeds);
         }
         self.settle(&mut deeds);
         Ok(deeds)
@@ -197,7 +210,7 @@ impl Slots {
     /// Somebody does not want to be told any more.
     pub fn leave(&mut self, client: Client) {
         for (_, group) in &mut self.groups.0 {
-            group.callers.remove(&client);
+            group.waiters.remove(&Waiter::Client(client));
         }
     }
 
@@ -217,8 +230,8 @@ impl Slots {
             if group.runs.is_empty() {
                 group.is_over = true;
                 // They were a part of it.
-                let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+                let all = std::mem::take(&mut group.waiters);
+                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
             }
             if group.runs.is_empty() && group.stage != Stage::Ordered {
                 self.give_up(name, &mut deeds);
@@ -452,7 +465,7 @@ impl Slots {
         }
         (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
         group.is_looking = false;
-        if group.runs.is_empty() || had_turn && group.callers.0.is_empty() {
+        if group.runs.is_empty() || had_turn && group.waiters.0.is_empty() {
             self.groups.remove(name);
             self.look_anew(&mut deeds);
         } else if is_seen {
@@ -515,11 +528,11 @@ impl Slots {
     fn settle(&mut self, deeds: &mut Vec<Deed>) {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
-            let mut waits = (String::new(), false);
+            let mut waits = Waits::Place;
             // A place that this node only remembers may be somebody else's by now.
             let is_sure = group.is_sure(self.now);
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
-                waits = (why.clone(), true);
+                waits = Waits::Engine(why.clone());
             } else if !group.had_turn
                 && is_sure
                 && let Some(line) = &group.line
@@ -527,23 +540,23 @@ impl Slots {
                 let limits = line.iter().map(|one| one.slot.limit);
                 let limit = limits.fold(group.limit, u32::min);
                 if line.len() >= limit as usize {
-                    waits.0 = before(line, limit, group.is_all);
+                    waits = Waits::Others(limit, before(line, group.is_all));
                 } else if group.is_all {
                     group.had_turn = true;
                     deeds.push(Deed::Save);
                 } else {
-                    waits.0 = before(line, limit, false);
+                    waits = Waits::Others(limit, before(line, false));
                     is_enough &= std::mem::replace(&mut group.is_looking, true);
                 }
             }
             if group.had_turn && is_sure {
-                let all = std::mem::take(&mut group.callers);
-                deeds.extend(all.0.into_iter().map(|(client, _)| Deed::Turn(client)));
+                let all = std::mem::take(&mut group.waiters);
+                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
             }
-            for (client, told) in &mut group.callers.0 {
+            for (waiter, told) in &mut group.waiters.0 {
                 if told.as_ref() != Some(&waits) {
                     *told = Some(waits.clone());
-                    deeds.push(Deed::Tell(*client, waits.clone()));
+                    deeds.push(Deed::Tell(waiter.clone(), waits.clone()));
                 }
             }
         }

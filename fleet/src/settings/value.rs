@@ -1,12 +1,12 @@
 //! The values of settings, as they are read from the file and from the environment.
 
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use again_base::model::Span;
 pub use again_base::settings::{Setting, Value};
-use again_base::settings::{Words, parsed, read_all};
+use again_base::settings::{Words, choice, parsed, read_all};
 use again_base::toml::Written;
+use clap::ValueEnum;
 
 use crate::identity::authority::Revocation;
 use crate::policy::accept::{Pattern, Who};
@@ -30,7 +30,7 @@ impl Setting for Command {
 
 again_base::shown_words! {
     /// What carries triggers between the nodes.
-    #[derive(Default)]
+    #[derive(Default, ValueEnum)]
     pub enum Engine {
         /// etcd 3.
         #[default]
@@ -47,16 +47,8 @@ impl Engine {
     }
 }
 
-impl FromStr for Engine {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Engine::read(text)
-    }
-}
-
 /// Whose word is believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Trust {
     /// A node's that Puppet's CA knows: every value is signed.
     Puppet,
@@ -81,73 +73,12 @@ impl Endpoint {
     }
 }
 
-impl Value for Engine {
-    fn read(text: &str) -> Result<Self, String> {
-        choice(
-            text,
-            &Engine::ALL
-                .iter()
-                .map(|one| (one.kind(), *one))
-                .collect::<Vec<_>>(),
-        )
-    }
-}
-
-impl Value for Trust {
-    fn read(text: &str) -> Result<Self, String> {
-        choice(
-            text,
-            &[("puppet", Trust::Puppet), ("engine", Trust::Engine)],
-        )
-    }
-}
-
-impl Value for Revocation {
-    fn read(text: &str) -> Result<Self, String> {
-        let known = [
-            ("chain", Revocation::Chain),
-            ("leaf", Revocation::Leaf),
-            ("off", Revocation::Off),
-        ];
-        choice(text, &known)
-    }
-}
-
-impl Value for Change {
-    fn read(text: &str) -> Result<Self, String> {
-        let known: Vec<(String, Change)> = Change::ALL
-            .iter()
-            .map(|one| (one.to_string(), *one))
-            .collect();
-        let known: Vec<(&str, Change)> = known
-            .iter()
-            .map(|(word, one)| (word.as_str(), *one))
-            .collect();
-        choice(text, &known)
-    }
-}
+again_base::values! { choice: Engine Trust Revocation Change }
+again_base::values! { parsed: Condition Who Pattern }
 
 impl Value for Resource {
     fn read(text: &str) -> Result<Self, String> {
         Resource::read(text)
-    }
-}
-
-impl Value for Condition {
-    fn read(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-}
-
-impl Value for Who {
-    fn read(text: &str) -> Result<Self, String> {
-        parsed(text)
-    }
-}
-
-impl Value for Pattern {
-    fn read(text: &str) -> Result<Self, String> {
-        parsed(text)
     }
 }
 
@@ -216,55 +147,27 @@ fn span(text: &str, least: Span, most: Span) -> Result<Span, String> {
     Ok(span)
 }
 
-pub struct Slots(pub u32);
+/// Whole numbers from 1.
+macro_rules! numbers {
+    ($($name:ident($type:ty) $most:expr;)*) => {$(
+        pub struct $name(pub $type);
 
-impl Value for Slots {
-    const WANTED: &'static str = "a whole number";
+        impl Value for $name {
+            const WANTED: &'static str = "a whole number";
 
-    fn read(text: &str) -> Result<Self, String> {
-        let slots = text.parse().ok();
-        let slots = slots.filter(|slots| (1..=MOST_SLOTS).contains(slots));
-        slots
-            .map(Slots)
-            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to {MOST_SLOTS}"))
-    }
+            fn read(text: &str) -> Result<Self, String> {
+                let number = text.parse().ok().filter(|number| (1..=$most).contains(number));
+                let wrong = || format!("'{text}' is not a whole number from 1 to {}", $most);
+                number.map($name).ok_or_else(wrong)
+            }
+        }
+    )*};
 }
 
-pub struct Hops(pub usize);
-
-impl Value for Hops {
-    const WANTED: &'static str = "a whole number";
-
-    fn read(text: &str) -> Result<Self, String> {
-        let hops = text
-            .parse()
-            .ok()
-            .filter(|hops| (1..=MOST_HOPS).contains(hops));
-        hops.map(Hops)
-            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to {MOST_HOPS}"))
-    }
-}
-
-pub struct Percent(pub u32);
-
-impl Value for Percent {
-    const WANTED: &'static str = "a whole number";
-
-    fn read(text: &str) -> Result<Self, String> {
-        let percent = text.parse().ok();
-        let percent = percent.filter(|percent| (1..=100).contains(percent));
-        percent
-            .map(Percent)
-            .ok_or_else(|| format!("'{text}' is not a whole number from 1 to 100"))
-    }
-}
-
-fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
-    let found = known.iter().find(|(word, _)| *word == text);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<&str> = known.iter().map(|(word, _)| *word).collect();
-        format!("'{text}' is not one of {}", words.join(", "))
-    })
+numbers! {
+    Slots(u32) MOST_SLOTS;
+    Hops(usize) MOST_HOPS;
+    Percent(u32) 100;
 }
 
 /// A table of the file: who, and for whom.

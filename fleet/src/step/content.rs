@@ -83,6 +83,9 @@ pub enum Content {
         told: Told,
         /// The trigger's.
         lineage: Lineage,
+        /// Whether its turn in a rolling run has come, so that it may be taken. Nobody else is told that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_turn: bool,
     },
 }
 
@@ -94,7 +97,7 @@ impl Content {
             Content::Targets(list) => BTreeSet::from([list.key()]),
             Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
             Content::Selection(_) => BTreeSet::new(),
-            Content::Told { told, lineage } => {
+            Content::Told { told, lineage, .. } => {
                 let story = |origin: &crate::wire::lineage::Origin| Key::Story {
                     node: told.target.clone(),
                     origin: origin.id.clone(),
@@ -106,7 +109,7 @@ impl Content {
                 let mut keys: BTreeSet<Key> = origins.map(story).collect();
                 // Nobody fired what is made of an event.
                 if !told.name.is_of_a_rule() {
-                    keys.insert(result_key(told));
+                    keys.insert(told.key());
                 }
                 keys
             }
@@ -118,7 +121,7 @@ impl Content {
         match self {
             Content::Told { told, .. } if told.outcome.is_counted() => {
                 let mut keys = self.keys();
-                keys.remove(&result_key(told));
+                keys.remove(&told.key());
                 keys
             }
             _ => BTreeSet::new(),
@@ -128,14 +131,5 @@ impl Content {
     /// Whether it tells of a trigger that came from this origin.
     pub(super) fn comes_from(&self, origin: &Id) -> bool {
         matches!(self, Content::Told { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
-    }
-}
-
-/// Where the sender looks for a result.
-pub fn result_key(told: &Told) -> Key {
-    Key::Result {
-        sender: told.sender.clone(),
-        target: told.target.clone(),
-        name: told.name.clone(),
     }
 }

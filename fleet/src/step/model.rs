@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
-pub use super::content::{Content, Draft, LetterId, result_key};
+pub use super::content::{Content, Draft, LetterId};
 use super::own_key::{OwnKey, OwnKeyState};
-pub use super::register::{Found, Place, Sight};
+pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};
@@ -23,11 +23,14 @@ use crate::wire::outcome::{Outcome, Ran, Told};
 use crate::wire::quota::Quotas;
 use crate::wire::trigger::Trigger;
 
-/// Someone on this machine who waits for an answer.
-pub type Client = u64;
-
-/// What is written down of a trigger, and told nobody, when its turn in a rolling run has come: it may be taken from then on.
-pub(super) const TURN: &str = "its turn has come";
+/// Who asks this node for something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// The service itself, which gets no answer.
+    Service,
+    /// Somebody on this machine, by the number of the connection.
+    Connection(u64),
+}
 
 /// A trigger that came too early, and since when it is here.
 pub(super) type Since = (Which, Boottime);
@@ -471,7 +474,7 @@ impl Letter {
     /// The result that it is, and the way of its trigger.
     pub fn told(&self) -> Option<(&Told, &Lineage)> {
         match &self.content {
-            Content::Told { told, lineage } => Some((told, lineage)),
+            Content::Told { told, lineage, .. } => Some((told, lineage)),
             _ => None,
         }
     }

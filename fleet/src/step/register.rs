@@ -2,12 +2,17 @@
 
 use again_base::model::{Boottime, Moment, Span};
 
+use crate::handover::Evidence;
 use crate::policy::books::Which;
 use crate::policy::judge::Signed;
 use crate::wire::name::{Name, Node};
+use crate::wire::trigger::Trigger;
 
 /// Where a register for this node stands: below its own name in the engine, whose and which.
 pub type Place = (Node, Name);
+
+/// What is handed over: a trigger, and its evidence.
+pub type Handed = (Which, Evidence);
 
 /// A register as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +23,8 @@ pub struct Sight {
     pub revision: u64,
     /// What it is.
     pub found: Found,
+    /// What the executor verifies, if it is a trigger.
+    pub evidence: Evidence,
 }
 
 /// What a register turned out to be.
@@ -36,6 +43,7 @@ pub enum Found {
 pub(super) struct Register {
     pub revision: u64,
     pub found: Found,
+    pub evidence: Evidence,
     pub stage: Stage,
 }
 
@@ -57,17 +65,23 @@ pub(super) enum Stage {
 }
 
 impl Register {
+    /// The trigger that it is.
+    pub fn trigger(&self) -> Option<&Trigger> {
+        match &self.found {
+            Found::Good(signed) => Some(&signed.trigger),
+            Found::Bad(_) | Found::Unclear(_) => None,
+        }
+    }
+
     /// Whether it is this trigger.
     pub fn is(&self, which: &Which) -> bool {
-        matches!(&self.found, Found::Good(signed) if Which::from(&signed.trigger) == *which)
+        let trigger = self.trigger();
+        trigger.is_some_and(|trigger| Which::from(trigger) == *which)
     }
 
     /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.
     pub fn left(&self, skew: Span, now: &Moment) -> Option<Span> {
-        let Found::Good(signed) = &self.found else {
-            return None;
-        };
-        let until = signed.trigger.expires() + skew;
+        let until = self.trigger()?.expires() + skew;
         Some(until.since(now.wall)).filter(|_| now.wall < until)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use again_base::model::{Moment, Span, Walltime};
 
 use super::letters;
-use super::model::{Action, Content, Draft, Letter, LetterId, State, TURN, result_key};
+use super::model::{Action, Content, Draft, Letter, LetterId, State};
 use super::room::size;
 use crate::policy::books::Which;
 use crate::policy::term::Term;
@@ -59,7 +59,12 @@ fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Actio
         return;
     };
     let (version, term) = (letter.version + 1, letter.term.clone());
-    let Content::Told { mut told, lineage } = letter.content.clone() else {
+    let Content::Told {
+        mut told,
+        lineage,
+        has_turn,
+    } = letter.content.clone()
+    else {
         return;
     };
     if !told.outcome.is_final() {
@@ -70,7 +75,11 @@ fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Actio
     let draft = Draft {
         letter: id,
         version,
-        content: Content::Told { told, lineage },
+        content: Content::Told {
+            told,
+            lineage,
+            has_turn,
+        },
         term,
     };
     letters::write(state, vec![draft], now, out);
@@ -110,6 +119,32 @@ pub(super) struct News<'a> {
     pub until: Walltime,
     /// Whether it asks again.
     pub again: bool,
+    /// Whether it waits for its turn in a rolling run.
+    pub waits: bool,
+    /// Whether that has come.
+    pub has_turn: bool,
+}
+
+impl News<'_> {
+    /// Of a trigger that nobody asks about again.
+    pub fn new<'a>(
+        lineage: &'a Lineage,
+        outcome: Outcome,
+        why: &'a str,
+        until: Walltime,
+    ) -> News<'a> {
+        News {
+            lineage,
+            outcome,
+            why,
+            ran: None,
+            above: None,
+            until,
+            again: false,
+            waits: false,
+            has_turn: false,
+        }
+    }
 }
 
 /// Tells what became of a trigger, if that is new or asked for again.
@@ -124,14 +159,14 @@ pub(super) fn tell(
     let why = outcome::words(news.why);
     let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
     if let Some(letter) = state.letters.get_mut(&id)
-        && let Content::Told { told, .. } = &letter.content
+        && let Content::Told { told, has_turn, .. } = &letter.content
     {
         ran = ran.or_else(|| told.ran.clone());
         let is_same = (told.outcome, told.above) == (news.outcome, news.above)
             && told.ran == ran
+            && *has_turn == news.has_turn
             && (told.why == why
-                || ![&*told.why, &why].contains(&TURN)
-                    && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
+                || !has_turn && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
         if is_same || rank(news.outcome) < rank(told.outcome) {
             if news.again {
                 letter.left = letter.content.keys();
@@ -160,6 +195,7 @@ pub(super) fn tell(
         stopped: ways(state, news.lineage),
         ran,
         above: news.above,
+        waits: news.waits,
     };
     let draft = Draft {
         letter: id,
@@ -167,6 +203,7 @@ pub(super) fn tell(
         content: Content::Told {
             told,
             lineage: news.lineage.clone(),
+            has_turn: news.has_turn,
         },
         term: Term {
             began: now.clone(),
@@ -224,7 +261,7 @@ fn leave_result(letter: &mut Letter) {
     if let Content::Told { told, .. } = &letter.content
         && told.above.is_none()
     {
-        letter.left.remove(&result_key(told));
+        letter.left.remove(&told.key());
     }
 }
 

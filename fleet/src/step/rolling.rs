@@ -5,25 +5,19 @@
 
 use again_base::model::Moment;
 
-use super::model::{Action, Answer, Content, LetterId, Register, Stage, State, TURN};
+use super::model::{Action, Answer, Content, LetterId, Register, Stage, State};
 use super::results::{self, News};
 use super::{target, turns};
 use crate::policy::books::Which;
-use crate::policy::judge::Signed;
-use crate::step::model::Found;
-use crate::wire::outcome::{Outcome, WAITS};
+use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 
 impl State {
     /// The trigger, if it waits for its turn.
     pub fn waiting(&self, which: &Which) -> Option<&Trigger> {
         let register = self.register(which)?;
-        match &register.found {
-            Found::Good(Signed { trigger, .. }) if register.stage == Stage::Waits => {
-                Some(trigger).filter(|_| register.is(which))
-            }
-            _ => None,
-        }
+        let waits = register.stage == Stage::Waits && register.is(which);
+        register.trigger().filter(|_| waits)
     }
 
     fn register(&self, which: &Which) -> Option<&Register> {
@@ -43,13 +37,13 @@ impl State {
         }
         let letter = self.letters.get(&LetterId::Told(which.clone()));
         let told = letter.and_then(|letter| match &letter.content {
-            Content::Told { told, .. } => Some((told, letter.left.is_empty())),
+            Content::Told { told, has_turn, .. } => Some((told, *has_turn, letter.left.is_empty())),
             _ => None,
         });
         let has_turn = match told {
-            Some((told, is_told)) if told.outcome.is_final() => return is_told,
-            Some((told, _)) if told.outcome != Outcome::Held => return false,
-            Some((told, _)) => told.why == TURN,
+            Some((told, _, is_told)) if told.outcome.is_final() => return is_told,
+            Some((told, ..)) if told.outcome != Outcome::Held => return false,
+            Some((_, has_turn, _)) => has_turn,
             None => false,
         };
         match self.register(which) {
@@ -68,7 +62,11 @@ pub(super) fn turn(state: &mut State, which: &Which, now: &Moment, out: &mut Vec
     let Some(trigger) = state.waiting(which).cloned() else {
         return;
     };
-    say(state, which, &trigger, TURN, now, out);
+    let news = News {
+        has_turn: true,
+        ..held(state, &trigger, "its turn has come")
+    };
+    results::tell(state, which, &news, now, out);
     if let Some(letter) = state.letters.get_mut(&LetterId::Told(which.clone())) {
         letter.left.clear();
     }
@@ -98,29 +96,18 @@ pub(super) fn waits(
         return;
     };
     let letter = state.letter(&LetterId::Told(which.clone()));
-    let is_told = |content: &Content| matches!(content, Content::Told { told, .. } if !told.why.starts_with(WAITS));
+    let is_told = |content: &Content| matches!(content, Content::Told { told, .. } if !told.waits);
     if !letter.is_some_and(is_told) {
-        let why = format!("{WAITS}, {} at once: {words}", trigger.at_once);
-        say(state, which, &trigger, &why, now, out);
+        let why = format!("waits for its turn, {} at once: {words}", trigger.at_once);
+        let news = News {
+            waits: true,
+            ..held(state, &trigger, &why)
+        };
+        results::tell(state, which, &news, now, out);
     }
 }
 
-fn say(
-    state: &mut State,
-    which: &Which,
-    trigger: &Trigger,
-    why: &str,
-    now: &Moment,
-    out: &mut Vec<Action>,
-) {
-    let news = News {
-        lineage: &trigger.lineage,
-        outcome: Outcome::Held,
-        why,
-        ran: None,
-        above: None,
-        until: trigger.expires() + state.rules.skew,
-        again: false,
-    };
-    results::tell(state, which, &news, now, out);
+fn held<'a>(state: &State, trigger: &'a Trigger, why: &'a str) -> News<'a> {
+    let until = trigger.expires() + state.rules.skew;
+    News::new(&trigger.lineage, Outcome::Held, why, until)
 }

@@ -420,7 +420,7 @@ fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
         return;
     }
     state.logged.remove(id);
-    if !is_bad || told.why.starts_with(outcome::WAITS) {
+    if !is_bad || told.waits {
         return;
     }
     if state.logged.len() >= MOST_LOGGED {

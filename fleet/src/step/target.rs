@@ -9,7 +9,7 @@ use again_base::model::{Moment, Span};
 
 use super::ahead::Early;
 use super::model::{
-    Action, Answer, Content, Found, LetterId, Place, Register, Sight, Stage, State, TURN,
+    Action, Answer, Content, Found, LetterId, Place, Register, Sight, Stage, State,
 };
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
@@ -38,6 +38,7 @@ pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mu
             let register = Register {
                 revision: sight.revision,
                 found: sight.found,
+                evidence: sight.evidence,
                 stage: Stage::New,
             };
             state
@@ -98,20 +99,20 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
                 && !name.is_of_a_rule()
                 && refusals(state) < MOST_REFUSALS
             {
+                let until = results::until(state, &trigger, now);
                 let news = News {
-                    lineage: &trigger.lineage,
-                    outcome: Outcome::Refused,
-                    why: &why,
-                    ran: None,
-                    above: None,
-                    until: results::until(state, &trigger, now),
                     again: true,
+                    ..News::new(&trigger.lineage, Outcome::Refused, &why, until)
                 };
                 tell(state, &Which::from(&trigger), &news, now, out);
             }
         }
     }
-    remove(state, place, out);
+    match state.registers.get_mut(place) {
+        // An event that is seen again is refused once.
+        Some(register) if register.revision == 0 => register.stage = Stage::Leaving,
+        _ => remove(state, place, out),
+    }
 }
 
 /// Holds a trigger that came too early, and removes it after a day. Whether it did.
@@ -130,13 +131,8 @@ fn hold_back(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Actio
     };
     if is_news {
         let news = News {
-            lineage: &trigger.lineage,
-            outcome,
-            why,
-            ran: None,
-            above: None,
-            until,
             again: true,
+            ..News::new(&trigger.lineage, outcome, why, until)
         };
         tell(state, &Which::from(&trigger), &news, now, out);
     }
@@ -173,7 +169,9 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
             };
             return settle(state, answer, &trigger, now, out);
         }
-        Some(Content::Told { told, .. }) if told.outcome != Outcome::Held || told.why == TURN => {
+        Some(Content::Told { told, has_turn, .. })
+            if *has_turn || told.outcome != Outcome::Held =>
+        {
             return;
         }
         _ => {}
@@ -245,13 +243,9 @@ pub(super) fn settle(
         .is_some_and(|register| register.is(&answer.which));
     let until = results::until(state, trigger, now);
     let news = News {
-        lineage: &trigger.lineage,
-        outcome: answer.outcome,
-        why: &answer.why,
-        ran: None,
         above: answer.above,
-        until,
         again: releases,
+        ..News::new(&trigger.lineage, answer.outcome, &answer.why, until)
     };
     tell(state, &answer.which, &news, now, out);
     if stands && releases {
@@ -324,13 +318,8 @@ pub(super) fn ran(
     out: &mut Vec<Action>,
 ) {
     let news = News {
-        lineage,
-        outcome,
-        why: &why,
         ran,
-        above: None,
-        until: now.wall,
-        again: false,
+        ..News::new(lineage, outcome, &why, now.wall)
     };
     tell(state, which, &news, now, out);
 }

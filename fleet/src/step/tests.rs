@@ -4,6 +4,7 @@ use again_base::model::{Moment, Span};
 
 use super::model::*;
 use super::{step, wakes};
+use crate::handover::Evidence;
 use crate::policy::accept::Accept;
 use crate::policy::books::{Books, Record, Which};
 use crate::policy::fire::tests::request;
@@ -32,7 +33,7 @@ mod rolling;
 #[path = "selections/tests.rs"]
 mod selections;
 
-const CLIENT: Client = 5;
+const CLIENT: Client = Client::Connection(5);
 
 /// A service and its clocks.
 struct Bench {
@@ -174,6 +175,7 @@ fn told(trigger: &Trigger, outcome: Outcome) -> Told {
         stopped: vec![],
         ran: None,
         above: None,
+        waits: false,
     }
 }
 
@@ -186,6 +188,7 @@ fn sight(trigger: &Trigger, revision: u64) -> Sight {
             extensions: Default::default(),
             trigger: trigger.clone(),
         }),
+        evidence: Evidence::Register(Vec::new()),
     }
 }
 

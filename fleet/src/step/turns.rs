@@ -2,10 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use super::model::{Action, Found, Place, Stage, State};
+use super::model::{Action, Found, Handed, Place, Stage, State};
 use crate::handover::MOST_TOGETHER;
 use crate::policy::books::Which;
 use crate::wire::name::Node;
+
+impl State {
+    /// The trigger at a place, and what the executor verifies of it.
+    pub fn evidence(&self, place: &Place) -> Option<Handed> {
+        let register = self.registers.get(place)?;
+        let trigger = register.trigger()?;
+        Some((Which::from(trigger), register.evidence.clone()))
+    }
+
+    /// The number of the trigger at a place.
+    pub fn number(&self, place: &Place) -> Option<u64> {
+        self.registers.get(place)?.trigger().map(|one| one.number)
+    }
+}
 
 /// Hands over what is new, as much as one question may have, unless something is in hand already.
 pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
@@ -58,6 +72,7 @@ fn next(state: &State) -> Vec<Place> {
 mod tests {
     use super::super::model::{Register, State};
     use super::*;
+    use crate::handover::Evidence;
     use crate::policy::accept::Accept;
     use crate::policy::judge::{Rules, Signed};
     use crate::policy::lineage::tests::node;
@@ -95,6 +110,7 @@ mod tests {
                 let register = Register {
                     revision: 1,
                     found: Found::Good(signed),
+                    evidence: Evidence::Register(Vec::new()),
                     stage: Stage::New,
                 };
                 state.registers.insert(place, Box::new(register));

@@ -1,55 +1,17 @@
 //! An event that met a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
-use again_base::sys::clock::system_time;
-
 use super::calls::{Call, Told};
-use crate::identity::authority::Authority;
+use crate::identity::verifier::Verifier;
 use crate::identity::{Signer, Untrusted};
 use crate::policy::judge::Signed;
 use crate::policy::rule::{Fit, Rule};
 use crate::spool::RunEvents;
 use crate::wire::Malformed;
-use crate::wire::body::Content;
-use crate::wire::envelope::Envelope;
 use crate::wire::event::{Batch, Event};
 use crate::wire::inventory::Inventory;
 use crate::wire::met::Met;
 use crate::wire::name::{Namespace, Node};
-
-/// Verifies what nodes have signed for this fleet; or believes all of it, where the engine is trusted.
-pub struct Verifier {
-    /// The fleet.
-    pub namespace: Namespace,
-    /// The CA.
-    pub authority: Option<Authority>,
-}
-
-impl Verifier {
-    /// Who signed a value, if that matters, and what it says.
-    pub fn open<T: Content>(&self, value: &[u8]) -> Result<(Option<Signer>, T), Untrusted> {
-        Envelope::parse(value)?.open(&self.namespace, |seal| {
-            let verify = |authority: &Authority| authority.verify(seal, system_time());
-            self.authority.as_ref().map(verify).transpose()
-        })
-    }
-
-    /// The same of what a node says of itself.
-    fn of<T: Content>(
-        &self,
-        value: &[u8],
-        node: impl Fn(&T) -> &Node,
-    ) -> Result<(Option<Signer>, T), Untrusted> {
-        let (signer, content) = self.open(value)?;
-        let teller = node(&content);
-        match signer.as_ref().filter(|signer| signer.node != *teller) {
-            None => Ok((signer, content)),
-            Some(Signer { node, .. }) => {
-                Err(wrong(format!("{node} signed it in the name of {teller}")))
-            }
-        }
-    }
-}
 
 fn wrong(why: String) -> Untrusted {
     Malformed::new(why).into()
@@ -73,12 +35,12 @@ impl Happened {
     ///
     /// # Errors
     /// Its node did not sign it, or there is no such event in it.
-    pub fn open(verifier: &Verifier, value: &[u8]) -> Result<Happened, Untrusted> {
+    pub fn open(verifier: &Verifier<'_>, value: &[u8]) -> Result<Happened, Untrusted> {
         let met = Met::read(value)?;
-        let (signer, batch) = verifier.of(&met.batch, |batch: &Batch| &batch.node)?;
+        let (signer, batch) = verifier.own::<Batch>(&met.batch)?;
         let Batch { node, run, .. } = &batch;
         let told = met.inventory.as_deref();
-        let told = told.map(|told| verifier.of(told, |told: &Inventory| &told.node));
+        let told = told.map(|told| verifier.own::<Inventory>(told));
         let told = told.transpose()?.map(|(_, told)| told);
         if let Some(Inventory { node: other, .. }) = told.as_ref().filter(|told| told.node != *node)
         {

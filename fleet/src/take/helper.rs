@@ -13,6 +13,7 @@ use again_base::model::Exit;
 use again_base::sys::{pidfd, process};
 
 use super::order::Order;
+use crate::helper;
 use crate::settings::Settings;
 
 /// The name of the timer that all triggers share. The module keeps it for itself.
@@ -24,7 +25,7 @@ const PUPPET: &str = "/opt/puppetlabs/bin";
 
 /// How much the helper may write with `--json`, in bytes. The helper bounds it itself, and what it still has may be what is asked for: a node
 /// that is busy begins many chains within seconds.
-const LONGEST_OUTPUT: u64 = 16 << 20;
+const LONGEST_OUTPUT: usize = 16 << 20;
 
 /// What systemd tells a service of itself (systemd.exec(5)); and our own settings. A run from cron has none of these.
 const OURS: [&str; 12] = [
@@ -108,24 +109,11 @@ fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, Str
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
     command.args([verb, "--json"]);
-    let child = command.stderr(Stdio::null()).spawn();
-    let mut child = child.map_err(|e| format!("{program} cannot be started: {e}"))?;
-    let stdout = child.stdout.take();
-    // It may write more than fits into a pipe.
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        let stdout = stdout.map(|stdout| stdout.take(LONGEST_OUTPUT));
-        stdout.map(|mut stdout| stdout.read_to_string(&mut text));
-        text
-    });
-    if !has_ended(&mut child) {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|e| format!("{program}: {e}"))?;
-    let text = reader.join().unwrap_or_default();
+    let output = helper::output(&mut command, PATIENCE, LONGEST_OUTPUT);
+    let (text, status) = output.map_err(|why| format!("{program}: {why}"))?;
     let is_one = |exit: &Exit| status.code() == Some(*exit as i32);
     if status.success() || !text.is_empty() && exits.iter().any(is_one) {
-        return Ok(text);
+        return String::from_utf8(text).map_err(|_| format!("{program}: its output is not UTF-8"));
     }
     Err(format!("{program} ended with {status}"))
 }

@@ -38,7 +38,9 @@ use again_base::model::Moment;
 use again_base::sys::clock;
 
 use crate::handover::Answer;
-use crate::identity::{Reason, Untrusted};
+use crate::identity::Untrusted;
+use crate::identity::authority::Authority;
+use crate::identity::verifier::Verifier;
 use crate::policy::judge::{Rules, Signed, Unfit, Verdict, admit, judge};
 use crate::policy::pace::Pace;
 use crate::policy::rule::Rule;
@@ -50,7 +52,7 @@ use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome};
 use crate::wire::trigger::Trigger;
 use calls::{Call, Calls, MOST_OF_A_RULE, NotPut};
-use event::{Happened, Verifier};
+use event::Happened;
 use helper::Done;
 use ledger::Ledger;
 use order::{Taken, orders};
@@ -237,15 +239,11 @@ fn refused(why: &str) -> Answer {
 }
 
 /// What is to be said of a value that is not believed.
-fn untrusted(untrusted: Untrusted) -> Answer {
+fn untrusted(untrusted: &Untrusted) -> Answer {
     let why = untrusted.to_string();
-    match untrusted {
-        // The sender can do nothing about these; this node's operator can.
-        Untrusted::Certificate(
-            _,
-            Reason::NotYet | Reason::StaleRevocations | Reason::NoRevocations,
-        ) => said(Outcome::Held, &why),
-        _ => refused(&why),
+    match untrusted.is_ours() {
+        true => said(Outcome::Held, &why),
+        false => refused(&why),
     }
 }
 
@@ -311,7 +309,7 @@ struct Came {
 struct Case {
     settings: Settings,
     rules: Rules,
-    verifier: Verifier,
+    authority: Option<Authority>,
     reactions: Vec<Rule>,
     /// What the run that was looked for last has left in the spool.
     last_run: RefCell<Option<(Id, Option<RunEvents>)>>,
@@ -325,17 +323,20 @@ impl Case {
             Trust::Engine => None,
             Trust::Puppet => Some(settings.authority().map_err(|e| e.to_string())?),
         };
-        let namespace = settings.namespace.clone();
         Ok(Case {
             reactions: settings.reactions().map_err(|e| e.to_string())?,
             last_run: RefCell::default(),
             settings,
             rules,
-            verifier: Verifier {
-                namespace,
-                authority,
-            },
+            authority,
         })
+    }
+
+    fn verifier(&self) -> Verifier<'_> {
+        Verifier {
+            namespace: &self.settings.namespace,
+            authority: self.authority.as_ref(),
+        }
     }
 
     /// Passes on what an earlier process had begun with. What nobody may take any more was taken if `again` shows it, and is left
@@ -454,8 +455,9 @@ impl Case {
         if Met::is(value) {
             return self.happened(value);
         }
-        let signed = self.verified(value).map_err(untrusted)?;
-        self.accepted(signed, None)
+        let opened = self.verifier().open(value);
+        let (signer, trigger) = opened.map_err(|why| untrusted(&why))?;
+        self.accepted(Signed::new(signer, trigger), None)
     }
 
     fn accepted(&self, signed: Signed, call: Option<Call>) -> Result<Came, Answer> {
@@ -472,10 +474,10 @@ impl Case {
     /// The trigger that an event is which met a rule. The service has this node's certificate, and so this node's signature is no evidence of
     /// what its own runs have done.
     fn happened(&self, value: &[u8]) -> Result<Came, Answer> {
-        let happened = Happened::open(&self.verifier, value).map_err(untrusted)?;
-        let (rules, namespace) = (&self.reactions, &self.verifier.namespace);
+        let happened = Happened::open(&self.verifier(), value).map_err(|why| untrusted(&why))?;
+        let (rules, namespace) = (&self.reactions, &self.settings.namespace);
         let triggered = happened.trigger(namespace, &self.rules.me, rules);
-        let (signed, call) = triggered.map_err(untrusted)?;
+        let (signed, call) = triggered.map_err(|why| untrusted(&why))?;
         let came = self.accepted(signed, call)?;
         let is_own = happened.batch.node == self.rules.me;
         Ok(Came {
@@ -503,22 +505,6 @@ impl Case {
                 "no run has left event {n} of run {run} in {path}"
             ))),
         }
-    }
-
-    fn verified(&self, value: &[u8]) -> Result<Signed, Untrusted> {
-        let (signer, trigger) = self.verifier.open::<Trigger>(value)?;
-        Ok(match signer {
-            Some(signer) => Signed {
-                signer: signer.node,
-                extensions: signer.extensions,
-                trigger,
-            },
-            None => Signed {
-                signer: trigger.sender.clone(),
-                extensions: Default::default(),
-                trigger,
-            },
-        })
     }
 
     /// Has the helper put these on record, and enters those that are. What is to be said of each.

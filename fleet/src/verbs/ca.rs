@@ -15,7 +15,7 @@ use std::time::Duration;
 use again_base::layout::say;
 use again_base::model::Walltime;
 use again_base::sys::clock::walltime;
-use again_base::sys::file::{OnDisk, atomic_write, read_named, sync};
+use again_base::sys::file::{OnDisk, atomic_write, read_named, rename, sync};
 use again_base::sys::flock::lock;
 use again_base::sys::localtime::local;
 use rand::RngExt;
@@ -87,7 +87,7 @@ fn create(dir: &Path, now: i64) -> Result<(), Problem> {
     }
     let made = make_directory(&new, 0o700, &files)
         .and_then(|()| make_directory(&new.join("nodes"), 0o700, &[]))
-        .and_then(|()| put(&new, dir));
+        .and_then(|()| rename(&new, dir));
     if let Err(e) = made {
         let _ = fs::remove_dir_all(&new);
         return Err(match e.kind() {
@@ -191,7 +191,7 @@ impl Directory {
                 make_directory(&new.join("private_keys"), 0o750, &key)
             })
             .and_then(|()| sync(&File::open(&new)?))
-            .and_then(|()| put(&new, &made))
+            .and_then(|()| rename(&new, &made))
             .map_err(|e| cannot("make", &made, e))?;
         Ok(made)
     }
@@ -296,11 +296,4 @@ fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Problem> {
     atomic_write(path, text.as_bytes(), mode, OnDisk::Name)
         .map(drop)
         .map_err(|e| cannot("write", path, e))
-}
-
-/// Renames, and waits until the disk has it.
-fn put(new: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(new, to)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
-    sync(&File::open(parent.unwrap_or(Path::new(".")))?)
 }

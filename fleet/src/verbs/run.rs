@@ -1,17 +1,13 @@
 //! The Puppet run that asks, as the helper knows it: by its process, never by its environment.
 
-use std::ffi::OsStr;
-use std::io::Read;
-use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-use again_base::sys::pidfd::is_readable_by;
+use std::process::Command;
+use std::time::Duration;
 
 use again_base::schema::origin::merged;
 use again_base::schema::status::{Status, ThisRun};
 
+use crate::helper::output;
 use crate::wire::lineage::Lineage;
 
 /// How long the helper may take.
@@ -46,46 +42,14 @@ pub fn above(helper: &Path) -> Result<Option<Run>, String> {
     })
 }
 
-/// What it says on standard output. Its status tells other things.
 fn ask(helper: &Path) -> Result<Vec<u8>, String> {
-    let until = Instant::now() + PATIENCE;
-    let words = ["status", "--this-run", "--json"].map(OsStr::new);
-    let mut child = Command::new(helper)
-        .args(words)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    let mut text = Vec::new();
-    let whole = child.stdout.take().map_or(Ok(()), |mut out| {
-        loop {
-            let mut more = [0; 4096];
-            match is_readable_by(out.as_fd(), until) {
-                Ok(true) => {}
-                Ok(false) => {
-                    return Err(format!("no answer within {} s", PATIENCE.as_secs()));
-                }
-                Err(e) => return Err(e.to_string()),
-            }
-            match out.read(&mut more).map_err(|e| e.to_string())? {
-                0 => return Ok(()),
-                count => text.extend(&more[..count]),
-            }
-            if text.len() > LONGEST {
-                return Err(format!("it said more than {LONGEST} bytes"));
-            }
-        }
-    });
-    if whole.is_err() {
-        let _ = child.kill();
+    let mut command = Command::new(helper);
+    command.args(["status", "--this-run", "--json"]);
+    match output(&mut command, PATIENCE, LONGEST)? {
+        (text, ended) if text.is_empty() => Err(format!("it said nothing, and ended with {ended}")),
+        // Its status tells other things.
+        (text, _) => Ok(text),
     }
-    let ended = child.wait().map_err(|e| e.to_string())?;
-    whole?;
-    if text.is_empty() {
-        return Err(format!("it said nothing, and ended with {ended}"));
-    }
-    Ok(text)
 }
 
 fn read(text: &[u8]) -> Result<Option<Run>, String> {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
 use super::inventory::MOST_LOCKS;
 use super::key::Key;
 use super::name::{Name, Node};
@@ -46,6 +46,12 @@ impl Beat {
         };
         let mut places = places.iter();
         places.any(|place| place.name == *at && place.first == first)
+    }
+}
+
+impl Placed for Beat {
+    fn place(&self) -> (Key, &Node) {
+        (Key::Beat(self.node.clone()), &self.node)
     }
 }
 

@@ -4,6 +4,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Malformed;
+use super::key::Key;
+use super::name::Node;
 
 /// The longest body, in bytes. The largest that any kind's own bounds allow is smaller.
 pub const MOST: usize = 128 << 10;
@@ -18,6 +20,12 @@ pub trait Content: Serialize + DeserializeOwned {
     /// # Errors
     /// A sentence that says which bound it breaks.
     fn check(&self) -> Result<(), Malformed>;
+}
+
+/// What a node signs in its own name.
+pub trait Placed: Content {
+    /// The only key at which it counts, and the node.
+    fn place(&self) -> (Key, &Node);
 }
 
 /// Writes a body.

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::lineage::Lineage;
 use super::name::{Id, Node};
 use super::outcome::cut;
@@ -25,6 +26,7 @@ const MOST_TOGETHER: usize = 64 << 10;
 
 again_base::shown_words! {
     /// What happened to a resource.
+    #[derive(clap::ValueEnum)]
     pub enum Change {
         /// A property was changed, or an Exec was run.
         Changed = "changed",
@@ -270,6 +272,17 @@ impl Batch {
         let last = self.ended.as_ref().map(|ended| ended.n);
         last.or(self.events.last().map(|event| event.n))
             .unwrap_or(0)
+    }
+}
+
+impl Placed for Batch {
+    fn place(&self) -> (Key, &Node) {
+        let key = Key::Event {
+            node: self.node.clone(),
+            run: self.run.clone(),
+            first: self.first(),
+        };
+        (key, &self.node)
     }
 }
 

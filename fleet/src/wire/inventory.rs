@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::lock::MOST_TOKEN;
 use super::name::{Name, Node};
 use super::outcome::{Outcome, Ran};
@@ -114,6 +115,12 @@ impl Inventory {
         self.facts == other.facts
             && self.classes == other.classes
             && self.environment == other.environment
+    }
+}
+
+impl Placed for Inventory {
+    fn place(&self) -> (Key, &Node) {
+        (Key::Node(self.node.clone()), &self.node)
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::name::{Name, Node};
 
 /// How many candidates a lock may have.
@@ -37,6 +38,17 @@ pub struct Lock {
     pub to: Option<Node>,
     /// Whether the holder beats for the lock ([`Beat`](super::beat::Beat)), so that others may remove this if it does not any more.
     pub beats: bool,
+}
+
+impl Placed for Lock {
+    fn place(&self) -> (Key, &Node) {
+        let (lock, node) = (self.lock.clone(), self.node.clone());
+        let key = match self.to {
+            Some(_) => Key::Pass { lock, node },
+            None => Key::Lock(lock),
+        };
+        (key, &self.node)
+    }
 }
 
 impl Content for Lock {
@@ -80,6 +92,13 @@ pub struct Published {
     pub reset: u64,
     /// Orders the versions of what it publishes ([`Inventory::order`](super::inventory::Inventory::order)).
     pub serial: u64,
+}
+
+impl Placed for Reset {
+    fn place(&self) -> (Key, &Node) {
+        let (lock, node) = (self.lock.clone(), self.node.clone());
+        (Key::Reset { lock, node }, &self.node)
+    }
 }
 
 impl Content for Reset {

@@ -4,12 +4,11 @@ use again_base::layout::Tone;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::lineage::{MOST_ORIGINS, Origin};
 use super::name::{Id, Name, Node};
 
-/// As the sentence of a result begins that waits for its turn in a rolling run.
-pub const WAITS: &str = "waits for its turn";
 /// The longest sentence of a result, in bytes.
 const MOST_WORDS: usize = 1000;
 /// The longest name of a log, in bytes.
@@ -163,6 +162,9 @@ pub struct Told {
     /// The number above which it would have been taken, if it is superseded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
+    /// Whether it is held until its turn in a rolling run comes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
 }
 
 /// The run that did a trigger's job, as its target has it on record.
@@ -209,6 +211,15 @@ pub struct Stopped {
 }
 
 impl Told {
+    /// Where the sender of the trigger looks for this.
+    pub fn key(&self) -> Key {
+        Key::Result {
+            sender: self.sender.clone(),
+            target: self.target.clone(),
+            name: self.name.clone(),
+        }
+    }
+
     /// Why, and what was stopped.
     pub fn sentence(&self) -> String {
         let ways = self.stopped.iter().map(|one| one.way.as_str());
@@ -221,6 +232,12 @@ impl Told {
     pub fn goes_on(&self) -> bool {
         let has_more = self.ran.as_ref().is_some_and(|ran| ran.more);
         has_more || [Outcome::Taken, Outcome::Started].contains(&self.outcome)
+    }
+}
+
+impl Placed for Told {
+    fn place(&self) -> (Key, &Node) {
+        (self.key(), &self.target)
     }
 }
 
@@ -246,6 +263,17 @@ pub struct Entry {
     pub told: Told,
     /// The origin, and the way from there.
     pub origin: Origin,
+}
+
+impl Placed for Entry {
+    fn place(&self) -> (Key, &Node) {
+        let key = Key::Story {
+            node: self.told.target.clone(),
+            origin: self.origin.id.clone(),
+            trigger: self.told.id.clone(),
+        };
+        (key, &self.told.target)
+    }
 }
 
 impl Content for Entry {
@@ -303,6 +331,7 @@ mod tests {
             stopped: vec![],
             ran: None,
             above: None,
+            waits: false,
         }
     }
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::{Content, at_most};
+use super::body::{Content, Placed, at_most};
+use super::key::Key;
 use super::name::{Name, Node};
 
 /// How many slots a group may have.
@@ -31,6 +32,13 @@ pub struct Slot {
     pub why: String,
     /// Whether the node beats for this place ([`Beat`](super::beat::Beat)), so that others may remove it if it does not any more.
     pub beats: bool,
+}
+
+impl Placed for Slot {
+    fn place(&self) -> (Key, &Node) {
+        let (group, node) = (self.group.clone(), self.node.clone());
+        (Key::Slot { group, node }, &self.node)
+    }
 }
 
 impl Content for Slot {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::body::Content;
+use super::body::{Content, Placed};
 use super::key::Key;
 use super::name::{Id, Node};
 
@@ -29,6 +29,12 @@ impl Targets {
             sender: self.sender.clone(),
             id: self.id.clone(),
         }
+    }
+}
+
+impl Placed for Targets {
+    fn place(&self) -> (Key, &Node) {
+        (self.key(), &self.sender)
     }
 }
 

@@ -11,6 +11,8 @@ mod encryption;
 mod faults;
 /// What other clients write.
 mod hostile;
+#[path = "../support/memory.rs"]
+mod in_memory;
 #[path = "../support/operator.rs"]
 mod operator;
 #[path = "../support/pause.rs"]
@@ -28,10 +30,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use again_fleet::engine::etcd::Etcd;
-use again_fleet::engine::memory::Memory;
 use again_fleet::engine::nats::Nats;
 use again_fleet::engine::{Engine, Error, Times};
 
+use in_memory::Memory;
 use servers::{Kind, Server, tls};
 
 /// An engine with an empty fleet in it.

@@ -285,6 +285,7 @@ fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
         stopped: vec![],
         ran: None,
         above: None,
+        waits: false,
     };
     let drafts: Vec<Draft> = (0..1000)
         .map(|n| Draft::new(&namespace, &told(n)).expect("a draft"))

@@ -310,6 +310,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         stopped: vec![],
         ran: None,
         above: None,
+        waits: false,
     };
     let key = "result/web1=test/lb1=test/again";
     let elsewhere = Told {

@@ -237,6 +237,7 @@ fn put_outcome(
             stopped: Vec::new(),
             ran: None,
             above: None,
+            waits: false,
         },
         origin: Origin {
             id: story.clone(),

@@ -4,11 +4,11 @@ use again_base::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
 use again_fleet::policy::fire::{Numbers, Request};
 use again_fleet::policy::select::Criteria;
-use again_fleet::step::model::{Back, Draft, Event, Place, State};
+use again_fleet::step::model::{Back, Client, Draft, Event, Place, State};
 use again_fleet::wire::lineage::Cause;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tool::Run;
 use crate::world::{Call, Ev, Left, MINUTE, Mutant, Op, SECOND, Service, World};
@@ -43,7 +43,7 @@ impl World {
             life,
             outbox,
             connection: None,
-            known: BTreeMap::new(),
+            known: BTreeSet::new(),
             calls: BTreeMap::new(),
             watched: 0,
             ticks: None,
@@ -164,14 +164,9 @@ impl World {
     pub fn hand_over(&mut self, n: usize, life: u64, places: &[(Place, u64)]) {
         let service = self.machines[n].service.as_ref().expect("alive");
         let mut batch = Vec::new();
-        for (place, revision) in places {
-            if let Some((_, bytes)) = service
-                .known
-                .get(place)
-                .filter(|known| known.0 == *revision)
-            {
-                batch.push(bytes.clone());
-            }
+        for (place, _) in places {
+            let (_, evidence) = service.state.evidence(place).expect("a trigger");
+            batch.push(evidence.bytes());
         }
         if self.mutant == Some(Mutant::RemovesFirst) {
             for (place, revision) in places {
@@ -321,10 +316,11 @@ impl World {
         }
     }
 
-    pub fn client(&mut self, id: Id) -> u64 {
+    pub fn client(&mut self, id: Id) -> Client {
         self.count += 1;
-        self.clients.insert(self.count, id);
-        self.count
+        let client = Client::Connection(self.count);
+        self.clients.insert(client, id);
+        client
     }
 
     pub fn fire(&mut self, n: usize, targets: &[Node], name: &Name, run: Option<&Run>) {

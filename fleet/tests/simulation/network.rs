@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use again_fleet::handover::Evidence;
 use again_fleet::step::model::{Event, Found, Place, Sight};
 use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::key::{Key, Prefix};
@@ -193,13 +194,12 @@ impl World {
         };
         let mut sights = Vec::new();
         for (place, value) in values {
-            service
-                .known
-                .insert(place.clone(), (value.revision, value.bytes.clone()));
+            service.known.insert(place.clone());
             sights.push(Sight {
                 place,
                 revision: value.revision,
                 found: seal::found(&value.bytes),
+                evidence: Evidence::Register(value.bytes),
             });
         }
         if !sights.is_empty() {
@@ -252,7 +252,7 @@ impl World {
         let there: BTreeSet<&Place> = values.iter().map(|(place, _)| place).collect();
         let gone: Vec<Place> = service
             .known
-            .keys()
+            .iter()
             .filter(|place| !there.contains(place))
             .cloned()
             .collect();

@@ -43,7 +43,7 @@ pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
         (Content::Targets(list), _) => write(me, list),
         (Content::Trigger(trigger), _) => write(me, trigger),
         (Content::Selection(_), _) => unreachable!("a selection is never sent"),
-        (Content::Told { told, lineage }, Key::Story { origin, .. }) => {
+        (Content::Told { told, lineage, .. }, Key::Story { origin, .. }) => {
             let origin = lineage
                 .0
                 .iter()

@@ -9,7 +9,7 @@ use again_fleet::policy::books::Which;
 use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{
-    Action, Content, Draft, Event, LetterId, Place, SelectionState, State,
+    Action, Client, Content, Draft, Event, LetterId, Place, SelectionState, State,
 };
 use again_fleet::step::{step, wakes};
 use again_fleet::wire::inventory::Inventory;
@@ -145,7 +145,7 @@ pub struct Service {
     pub outbox: Outbox<CrashDisk>,
     /// The number of the connection, and the life of the engine that it leads to.
     pub connection: Option<(u64, u64)>,
-    pub known: BTreeMap<Place, (u64, Vec<u8>)>,
+    pub known: BTreeSet<Place>,
     pub calls: BTreeMap<u64, Call>,
     pub watched: u64,
     pub ticks: Option<u64>,
@@ -212,7 +212,7 @@ pub struct World {
     pub count: u64,
     pub index: BTreeMap<Node, usize>,
     pub truths: BTreeMap<Id, Option<Lineage>>,
-    pub clients: BTreeMap<u64, Id>,
+    pub clients: BTreeMap<Client, Id>,
     pub recent: Vec<Id>,
 }
 

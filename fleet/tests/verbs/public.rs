@@ -160,6 +160,7 @@ fn whole() -> Vec<Vec<u8>> {
             more: false,
         }),
         above: Some(number),
+        waits: true,
     };
     let events = events(origin.clone());
     let entry = Entry {

@@ -411,6 +411,7 @@ fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
             stopped: vec![],
             ran: None,
             above: None,
+            waits: false,
         },
         origin: Origin {
             id: Id::from_bits(1),

@@ -1,8 +1,8 @@
 use super::{BASE, FLEET, HELPER, sources};
 
-/// Whether a line of code compares the name of a backend, or a reason in words, as text.
+/// Whether a line of code compares the name of a backend as text.
 fn compares_words(line: &str) -> bool {
-    let words = ["\"nats\"", "\"etcd\"", "\"its turn has come\""];
+    let words = ["\"nats\"", "\"etcd\""];
     let has = |operator: &str| {
         words.iter().any(|word| {
             line.contains(&format!("{operator} {word}"))
@@ -23,5 +23,33 @@ fn facts_are_compared_as_types_and_not_as_words() {
             found, None,
             "{path}: ask a type, such as Engine::supports_slots"
         );
+    }
+}
+
+#[test]
+fn title_of_a_process_is_written_and_never_read() {
+    for source in sources(HELPER) {
+        let path = source.path.display();
+        let reads = source.text.contains("strip_prefix(&format!(\"again: ");
+        assert!(!reads, "{path}: read the waiter's record");
+    }
+}
+
+/// Whether a file may decide whose a value is: those that read envelopes, and the CA that knows certificates.
+fn verifies(path: &str) -> bool {
+    path.starts_with("identity/") || path.starts_with("wire/")
+}
+
+#[test]
+fn one_verifier_opens_values_without_the_backend_and_without_tokio() {
+    for source in sources(FLEET) {
+        let path = source.path.to_str().expect("plain");
+        if path.starts_with("identity/") {
+            for word in ["tokio", "crate::engine", "async "] {
+                assert!(!source.text.contains(word), "{path} has '{word}'");
+            }
+        }
+        let opens = source.text.contains("Envelope::parse");
+        assert!(!opens || verifies(path), "{path}: ask identity::verifier");
     }
 }

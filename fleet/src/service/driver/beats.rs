@@ -6,12 +6,12 @@ use std::time::Duration;
 use again_base::sys::clock;
 use tracing::warn;
 
-use super::Driver;
+use super::{Driver, then};
 use crate::engine::Error;
 use crate::policy::beat::{Dead, Found};
 use crate::service::beats::Deed;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, BEATS, Call};
+use crate::service::link::{Call, Listed};
 use crate::service::places::Act;
 use crate::step::model;
 use crate::wire::beat::Covered;
@@ -43,16 +43,17 @@ impl Driver {
 
     fn do_with_beats(&mut self, deed: Option<Deed>) {
         match deed {
-            Some(Deed::Find) => self.list_beats(slice::from_ref(&self.me)),
-            Some(Deed::Look(nodes)) => self.list_beats(&nodes),
+            Some(Deed::Find) => self.list_beats(slice::from_ref(&self.me), true),
+            Some(Deed::Look(nodes)) => self.list_beats(&nodes, false),
             Some(Deed::Put(beat)) => {
                 let draft = Draft::new(&self.namespace, &beat).map_err(|e| e.to_string());
                 match draft.and_then(|draft| self.sealed(&draft)) {
-                    Ok(bytes) => self.order(Call::Tell {
-                        client: BEATS,
+                    Ok(bytes) => self.order(Call::Put {
                         key: Key::Beat(beat.node),
                         bytes,
-                        ttl: STAYS,
+                        ttl: Some(STAYS),
+                        needs_room: false,
+                        then: then(Driver::beat_written),
                     }),
                     Err(e) => {
                         self.beats.answered(false);
@@ -63,25 +64,32 @@ impl Driver {
             Some(Deed::Check(beat)) => {
                 let slots = beat.slots.iter().map(slot_key(&self.me));
                 let locks = beat.locks.iter().map(lock_key);
-                self.list_for_beats(slots.chain(locks));
+                self.list_for_beats(slots.chain(locks), |driver, _, answer| {
+                    driver.places_read(answer);
+                });
             }
             None => {}
         }
     }
 
-    fn list_beats(&self, nodes: &[Node]) {
-        self.list_for_beats(nodes.iter().map(|node| Key::Beat(node.clone())));
-    }
-
-    fn list_for_beats(&self, keys: impl Iterator<Item = Key>) {
-        self.order(Call::List {
-            client: BEATS,
-            prefixes: keys.map(|key| key.encode(&self.namespace)).collect(),
+    fn list_beats(&self, nodes: &[Node], is_own: bool) {
+        let keys = nodes.iter().map(|node| Key::Beat(node.clone()));
+        self.list_for_beats(keys, move |driver, asked, answer| {
+            driver.beats_read(is_own, asked, answer);
         });
     }
 
+    fn list_for_beats(
+        &self,
+        keys: impl Iterator<Item = Key>,
+        act: impl FnOnce(&mut Driver, &[String], Listed) + 'static,
+    ) {
+        let keys = keys.map(|key| key.encode(&self.namespace));
+        self.list(keys.collect(), act);
+    }
+
     /// The beat is written, or it is not known whether it is.
-    pub(super) fn beat_written(&mut self, answer: Answer) {
+    fn beat_written(&mut self, answer: Result<u64, Error>) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
             Err(e) => {
@@ -95,7 +103,7 @@ impl Driver {
     }
 
     /// What stands at the places that the last beat covers, after it was written.
-    fn places_read(&mut self, answer: Answer) {
+    fn places_read(&mut self, answer: Listed) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
             Err(e) => {
@@ -121,13 +129,8 @@ impl Driver {
         self.do_all(deeds);
     }
 
-    /// What stands at keys for beats, that of this node or those of others; or at the places that a beat covers.
-    pub(super) fn beats_read(&mut self, asked: &[String], answer: Answer) {
-        let key = asked.first().map(|key| Key::decode(key, &self.namespace));
-        let Some(Ok(Key::Beat(node))) = key else {
-            return self.places_read(answer);
-        };
-        let is_own = node == self.me;
+    /// What stands at keys for beats, that of this node or those of others.
+    fn beats_read(&mut self, is_own: bool, asked: &[String], answer: Listed) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beats),
             Err(e) => {
@@ -182,22 +185,19 @@ impl Driver {
         }
     }
 
-    fn evict(&mut self, dead: Dead) {
-        let Dead { place, beat } = dead;
-        let at = Key::Beat(place.node).encode(&self.namespace);
+    fn evict(&mut self, Dead { place, beat }: Dead) {
+        let at = Key::Beat(place.node.clone()).encode(&self.namespace);
         let act = Act::Evict {
             revision: place.revision,
             beat: (at, beat),
         };
-        let key = place.key;
-        self.order(Call::Place { key, act });
+        let (key, node) = (place.key.clone(), place.node);
+        let then = then(move |driver, answer| driver.evicted(&place.key, &node, answer));
+        self.order(Call::Place { key, act, then });
     }
 
     /// The place of a dead node is removed, or not.
-    pub(super) fn evicted(&mut self, key: &Key, beat: &str, answer: Answer) {
-        let Ok(Key::Beat(node)) = Key::decode(beat, &self.namespace) else {
-            return;
-        };
+    fn evicted(&mut self, key: &Key, node: &Node, answer: Result<(), Error>) {
         let what = match key {
             Key::Slot { group, .. } => format!("place in group '{group}'"),
             Key::Lock(name) => format!("lock '{name}'"),

@@ -5,22 +5,22 @@ use again_base::model::Walltime;
 use again_base::sys::clock;
 use tracing::{info, warn};
 
-use super::{Driver, Note, Register};
+use super::{Driver, Note, Reply, then};
 use crate::ask::{self, Reason};
 use crate::engine::{Change, Error, Value};
-use crate::policy::books::Which;
+use crate::handover::Evidence;
 use crate::policy::newest::Ignored;
 use crate::policy::presence::Presence;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, BEATS, Call, LOCKS, News, OF_A_SENDER, OURSELVES, OWN_KEY};
+use crate::service::link::{Call, Listed, News, OF_A_SENDER, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
-use crate::service::places::Act;
-use crate::service::root;
 use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
+use crate::step::own_key::OwnKey;
 use crate::wire;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Node};
+use crate::wire::lock::Reset;
+use crate::wire::name::Node;
 use crate::wire::quota::Amount;
 
 /// How many values of a list are verified together: some milliseconds of work.
@@ -31,7 +31,7 @@ const MOST_CUT: usize = 1000;
 
 impl Driver {
     /// The link tells something.
-    pub fn told(&mut self, news: News) {
+    pub fn told(&mut self, news: News<Reply>) {
         match news {
             News::Reached => self.reached(),
             News::Lost(why) => self.lost(why),
@@ -51,73 +51,65 @@ impl Driver {
                 self.note_refusal(Work::Watch(number), &error, &what);
                 self.own_key_lost(number, &error);
             }
-            News::Answered(
-                Call::Put {
-                    letter,
-                    version,
-                    key,
-                    ..
-                },
-                answer,
-            ) => {
-                self.sent(&letter, version, &answer);
-                self.own_key_put(&letter, &answer);
-                let answer = answer.map(drop).map_err(|e| e.to_string());
-                self.feed(Event::Put {
-                    letter,
-                    version,
-                    key,
-                    answer,
-                });
-            }
-            News::Answered(Call::Remove { place, revision }, answer) => {
-                let stood = self.registers.get(&place).map(|one| one.revision);
-                if answer.is_ok() && stood == Some(revision) {
-                    self.registers.remove(&place);
-                }
-                let answer = answer.map(drop).map_err(|e| e.to_string());
-                self.feed(Event::Removed {
-                    place,
-                    revision,
-                    answer,
-                });
-            }
-            News::Answered(call @ Call::Forget { .. }, answer) => self.forgotten(call, answer),
-            News::Answered(Call::List { client, prefixes }, answer) => match client {
-                OURSELVES => self.nodes_told(&prefixes, answer),
-                LOCKS => self.locks_told(&prefixes, answer),
-                BEATS => self.beats_read(&prefixes, answer),
-                client if self.has_asked_for_nodes(client) => self.nodes_listed(client, answer),
-                client => self.listed(client, &prefixes, answer),
-            },
-            News::Answered(Call::Stories { client, origin }, answer) => {
-                self.stories_listed(client, origin.as_ref(), answer);
-            }
-            News::Answered(Call::Get { client, .. }, answer) => self.read(client, answer),
-            News::Answered(Call::Tell { client, .. }, answer) => match client {
-                OURSELVES => self.events_told(answer),
-                BEATS => self.beat_written(answer),
-                client => self.pass_told(client, answer),
-            },
-            News::Answered(Call::Reset { client, .. }, answer) => self.reset_told(client, answer),
-            News::Answered(Call::Place { key, act }, answer) => self.acted(&key, &act, answer),
-            News::Answered(Call::Release { client, .. }, answer) => self.released(client, answer),
+            News::Answered(reply) => reply(self),
             News::Seen(number, seen) => self.watched(number, seen),
         }
     }
 
-    /// Something came of what was done with a place.
-    fn acted(&mut self, key: &Key, act: &Act, answer: Answer) {
-        match (key, act) {
-            (key, Act::Evict { beat, .. }) => self.evicted(key, &beat.0, answer),
-            (Key::Lock(name), act) => self.lock_placed(name, act, answer),
-            (Key::Slot { group, .. }, act) => self.placed(group, act, answer),
-            _ => {}
+    /// The engine has answered the put of a letter.
+    pub(super) fn letter_put(
+        &mut self,
+        letter: LetterId,
+        version: u64,
+        key: Key,
+        answer: Result<u64, Error>,
+    ) {
+        self.sent(&letter, version, &answer);
+        if let (LetterId::Node, Ok(revision)) = (&letter, &answer) {
+            let (revision, found) = (*revision, OwnKey::Unchanged);
+            self.feed(Event::OwnKey { revision, found });
         }
+        let answer = answer.map(drop).map_err(|e| e.to_string());
+        self.feed(Event::Put {
+            letter,
+            version,
+            key,
+            answer,
+        });
+    }
+
+    /// Removes a register of this revision.
+    pub(super) fn remove(&self, place: Place, revision: u64) {
+        let (sender, name) = place.clone();
+        let target = self.me.clone();
+        let key = Key::To {
+            target,
+            sender,
+            name,
+        };
+        let then = then(move |driver, answer| driver.register_removed(place, revision, answer));
+        self.order(Call::Remove {
+            key,
+            revision,
+            then,
+        });
+    }
+
+    fn register_removed(&mut self, place: Place, revision: u64, answer: Result<(), Error>) {
+        let answer = match answer {
+            // Another revision stands there, or none.
+            Ok(()) | Err(Error::Conflict) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        };
+        self.feed(Event::Removed {
+            place,
+            revision,
+            answer,
+        });
     }
 
     /// Notes whether something was sent. This node's own entry and a full engine are said once.
-    fn sent(&mut self, letter: &LetterId, version: u64, answer: &Answer) {
+    fn sent(&mut self, letter: &LetterId, version: u64, answer: &Result<u64, Error>) {
         let work = Work::Letter(letter.clone());
         let error = match answer {
             Ok(_) => return self.health.failures.succeeded(&work),
@@ -166,7 +158,6 @@ impl Driver {
         (health.is_up, health.since) = (true, clock::walltime());
         health.why.clear();
         health.failures.forget_refusals();
-        self.registers.clear();
         self.reactions.begin_anew();
         // By another version of this program, perhaps.
         self.retell(&[]);
@@ -214,9 +205,7 @@ impl Driver {
                 }
                 (Ok(Key::To { sender, name, .. }), Change::Removed { .. }) => {
                     self.seen(&mut sights);
-                    let place = (sender, name);
-                    self.registers.remove(&place);
-                    self.feed(Event::Gone(place));
+                    self.feed(Event::Gone((sender, name)));
                 }
                 (Ok(key @ Key::Result { .. }), Change::Put(value)) => self.heard(&key, &value),
                 (Ok(key @ Key::Event { .. }), Change::Put(value)) => {
@@ -273,24 +262,13 @@ impl Driver {
             bytes, revision, ..
         } = value;
         let found = self.seals.found(&bytes);
-        match &found {
-            Found::Good(signed) => {
-                let which = Which::from(&signed.trigger);
-                let register = Register {
-                    revision,
-                    which,
-                    value: root::Value::Register(bytes),
-                };
-                self.registers.insert(place.clone(), Box::new(register));
-            }
-            Found::Bad(_) | Found::Unclear(_) => {
-                self.registers.remove(&place);
-            }
-        }
+        let is_trigger = matches!(found, Found::Good(_));
+        let bytes = if is_trigger { bytes } else { Vec::new() };
         Sight {
             place,
             revision,
             found,
+            evidence: Evidence::Register(bytes),
         }
     }
 
@@ -301,7 +279,7 @@ impl Driver {
     }
 
     /// Tells somebody what stands in the engine, as far as it is signed by whom it names.
-    fn listed(&mut self, client: Client, prefixes: &[String], answer: Answer) {
+    pub(super) fn listed(&mut self, client: Client, prefixes: &[String], answer: Listed) {
         self.look_at_files();
         let slots = Prefix::AllSlots.encode(&self.namespace);
         let values = match answer {
@@ -340,11 +318,6 @@ impl Driver {
         if self.lists.len() == 1 {
             self.show_more();
         }
-    }
-
-    fn stories_listed(&mut self, client: Client, origin: Option<&Id>, answer: Answer) {
-        let prefix = Prefix::Stories(origin).encode(&self.namespace);
-        self.listed(client, &[prefix], answer);
     }
 
     /// Shows a portion of a list. To verify a long one takes longer than everything else may wait.
@@ -396,46 +369,45 @@ impl Driver {
         }
     }
 
-    /// What a node publishes is shown to somebody who wants to remove it, or is removed.
-    fn forgotten(&mut self, call: Call, answer: Answer) {
-        let Call::Forget {
-            client,
-            node,
-            revision,
-        } = call
-        else {
-            return;
-        };
-        match (revision, answer) {
-            (None, answer) => self.forget_unless_connected(client, node, answer),
-            (Some(_), Ok(_)) => self.forget_last(client, &node, true),
-            (Some(_), Err(Error::Conflict)) => {
-                let why = format!("{node} has published something new meanwhile");
-                self.callers.answer(client, ask::Answer::Refused(why));
-            }
-            (Some(_), Err(e)) => {
-                let why = self.not_seen(&e);
-                self.callers.answer(client, why);
-            }
-        }
+    /// Removes what a node publishes, unless it is connected.
+    pub(super) fn forget(&self, client: Client, node: Node) {
+        let key = Key::Node(node.clone());
+        let then = then(move |driver, found| driver.forget_unless_connected(client, node, found));
+        self.order(Call::Find { key, then });
     }
 
-    /// Removes what a node publishes, unless it is connected.
-    fn forget_unless_connected(&mut self, client: Client, node: Node, answer: Answer) {
+    fn forget_unless_connected(
+        &mut self,
+        client: Client,
+        node: Node,
+        found: Result<Option<Value>, Error>,
+    ) {
         self.look_at_files();
-        let said = match answer.map(|found| found.values.into_iter().next()) {
+        let said = match found {
             // The backend has lost it, and it counted all the same.
             Ok(None) => return self.forget_last(client, &node, false),
             Ok(Some(value)) if self.is_connected(&node, &value) => ask::Answer::Refused(format!(
                 "{node} signed its entry within the last 15 minutes and counts as connected; stop its service and try again in 15 minutes"
             )),
-            Ok(Some(value)) => {
-                let revision = Some(value.revision);
-                return self.order(Call::Forget {
-                    client,
-                    node,
+            Ok(Some(Value { revision, .. })) => {
+                let key = Key::Node(node.clone());
+                let then = then(move |driver, answer| driver.forgotten(client, &node, answer));
+                return self.order(Call::Remove {
+                    key,
                     revision,
+                    then,
                 });
+            }
+            Err(e) => self.not_seen(&e),
+        };
+        self.callers.answer(client, said);
+    }
+
+    fn forgotten(&mut self, client: Client, node: &Node, answer: Result<(), Error>) {
+        let said = match answer {
+            Ok(()) => return self.forget_last(client, node, true),
+            Err(Error::Conflict) => {
+                ask::Answer::Refused(format!("{node} has published something new meanwhile"))
             }
             Err(e) => self.not_seen(&e),
         };
@@ -445,7 +417,7 @@ impl Driver {
     /// Whether the node has signed this a short time ago.
     fn is_connected(&mut self, node: &Node, value: &Value) -> bool {
         let key = Key::Node(node.clone());
-        let read = self.seals.any_inventory(&value.bytes, &key);
+        let read = self.seals.read(&value.bytes, &key);
         let presence = |told: Inventory| {
             let (at, skew) = (Walltime::from_millis(told.at), self.state.rules.skew);
             Presence::of(at, clock::walltime(), skew)
@@ -467,7 +439,7 @@ impl Driver {
                 Ok(ask::Answer::Node(Box::new(node)))
             }
             Key::Story { .. } => {
-                let entry = self.seals.entry(&value.bytes, &key)?;
+                let entry = self.seals.read(&value.bytes, &key)?;
                 Ok(ask::Answer::Entry(Box::new(entry)))
             }
             Key::Slot { .. } => {
@@ -482,7 +454,7 @@ impl Driver {
                 Ok(ask::Answer::Lock(Box::new(word), String::new()))
             }
             Key::Reset { .. } => {
-                let reset = self.seals.reset(&value.bytes, &key)?;
+                let reset: Reset = self.seals.read(&value.bytes, &key)?;
                 // The service of an operator lists operators.
                 self.is_operator(&value.bytes, &reset.node)
                     .map_err(|why| Ignored {
@@ -503,7 +475,7 @@ impl Driver {
     }
 
     fn heard(&mut self, key: &Key, value: &Value) {
-        match self.seals.told(&value.bytes, key) {
+        match self.seals.read(&value.bytes, key) {
             Ok(told) => self.feed(Event::Heard(told)),
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }

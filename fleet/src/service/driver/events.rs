@@ -6,10 +6,10 @@ use tracing::{error, warn};
 
 use again_base::sys::clock;
 
-use super::{Driver, Note};
+use super::{Driver, Note, Reply, then};
 use crate::engine::Error;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, Call, OURSELVES};
+use crate::service::link::Call;
 use crate::service::root;
 use crate::service::telling::Sent;
 use crate::wire::envelope::Draft;
@@ -65,7 +65,7 @@ impl Driver {
     ///
     /// # Errors
     /// It cannot be written, or there is nothing to write.
-    fn parcel(&self, sent: &Sent) -> Result<Call, Option<String>> {
+    fn parcel(&self, sent: &Sent) -> Result<Call<Reply>, Option<String>> {
         let batch = sent.parcel.batch(&self.me, &sent.file.run, &sent.begun);
         let batch = batch.ok_or(None)?;
         let key = Key::Event {
@@ -77,13 +77,12 @@ impl Driver {
         let sealed = draft.and_then(|draft| self.seals.seal(&[draft]));
         let mut sealed = sealed.map_err(|e| Some(e.to_string()))?;
         let bytes = sealed.pop().ok_or(None)?;
-        let ttl = SEEN;
-        let client = OURSELVES;
-        Ok(Call::Tell {
-            client,
+        Ok(Call::Put {
             key,
             bytes,
-            ttl,
+            ttl: Some(SEEN),
+            needs_room: true,
+            then: then(Driver::events_told),
         })
     }
 
@@ -94,7 +93,7 @@ impl Driver {
     }
 
     /// The engine has taken events, or not.
-    pub fn events_told(&mut self, answer: Answer) {
+    fn events_told(&mut self, answer: Result<u64, Error>) {
         match answer {
             Ok(_) => {
                 self.health.failures.succeeded(&Work::Events);

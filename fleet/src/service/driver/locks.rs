@@ -7,17 +7,19 @@ use again_base::model::Span;
 use again_base::sys::clock;
 use rand::RngExt;
 
-use super::Driver;
+use super::{Driver, Reply, then};
 use crate::ask;
 use crate::engine::{Change, Error, NO_LOCKS, Value};
 use crate::policy::fire::Request;
 use crate::policy::lock::{Known, Lock};
+use crate::policy::slots::Lease;
 use crate::service::failures::Work;
-use crate::service::link::{Answer, Call, LOCKS, OURSELVES};
+use crate::service::link::{Call, Listed};
 use crate::service::locks::{Deed, Locks, Seen, Standing};
-use crate::service::places::Act;
+use crate::service::places::{Act, Entered};
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
+use crate::wire::inventory::Inventory;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::lock::{Lock as Word, Reset};
@@ -75,7 +77,7 @@ impl Driver {
         if value.bytes.is_empty() {
             return Seen::Coming;
         }
-        let word = self.seals.lock(&value.bytes, &Key::Lock(name.clone()));
+        let word = self.seals.read(&value.bytes, &Key::Lock(name.clone()));
         let judged = word.and_then(|word| {
             lock.judge(&word, value.first, value.writes)?;
             Ok(word)
@@ -92,8 +94,8 @@ impl Driver {
 
     /// An operator wants a lock to go on, or somebody who says so.
     pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
-        let word = self.seals.lock(&value.bytes, key);
-        let word = word.and_then(|word| {
+        let word = self.seals.read(&value.bytes, key);
+        let word = word.and_then(|word: Word| {
             self.is_operator(&value.bytes, &word.node)?;
             Ok(word)
         });
@@ -120,7 +122,7 @@ impl Driver {
     }
 
     fn standing_reset(&mut self, key: &Key, value: &Value) -> Result<Standing, String> {
-        let reset = self.seals.reset(&value.bytes, key)?;
+        let reset: Reset = self.seals.read(&value.bytes, key)?;
         Ok(Standing {
             judged: self.judge_reset(&value.bytes, &reset),
             revision: value.revision,
@@ -146,61 +148,81 @@ impl Driver {
         Err(format!("operators does not list {node}"))
     }
 
-    /// Something came of what was done with a lock.
-    pub(super) fn lock_placed(&mut self, name: &Name, act: &Act, answer: Answer) {
-        let lease = self.locks().place(name).map(|place| place.lease);
-        // It was about a place that is not this node's any more.
-        if let Act::Sign { lease: of, .. } | Act::Resume(of) | Act::Leave(of) = act
-            && lease != Some(*of)
-        {
-            return;
-        }
-        let value = answer.map(|found| found.values.into_iter().next());
-        // A renewal succeeds also where nothing can be written.
-        if matches!((act, &value), (Act::Sign { .. }, Ok(_))) {
-            let work = Work::Lock(name.clone());
-            self.health.failures.succeeded(&work);
-        }
-        let deeds = match (act, value) {
-            (
-                Act::Take,
-                Ok(Some(Value {
-                    bytes, revision, ..
-                })),
-            ) => {
-                let lease = bytes.try_into().map_or(0, i64::from_be_bytes);
-                self.locks.entered(name, Some((revision, lease)))
-            }
-            (Act::Take, Err(Error::Conflict)) => self.locks.entered(name, None),
-            (Act::Sign { .. }, Ok(Some(value))) => self.locks.signed(name, value.revision),
-            (Act::Resume(_), Ok(_)) => {
-                self.locks.renewed(name);
-                Vec::new()
-            }
-            (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => self.locks.gone(name),
-            (Act::Clear(_), Ok(_)) => {
-                warn!("a write at the lock '{name}' that nobody signed for 90 s is removed");
-                Vec::new()
-            }
-            (Act::Clear(revision), Err(Error::Conflict)) => self.locks.not_cleared(name, *revision),
-            (_, Err(e)) => {
-                let what = format!("the lock '{name}' cannot be taken: the engine {e}");
-                self.note_refusal(Work::Lock(name.clone()), &e, &what);
-                self.locks.failed(name)
-            }
-            (_, Ok(_)) => Vec::new(),
+    fn act_on_lock(&self, name: Name, act: Act) {
+        let (key, done) = (Key::Lock(name.clone()), act.clone());
+        let then = then(move |driver, answer| driver.lock_acted(&name, &done, answer));
+        self.order(Call::Place { key, act, then });
+    }
+
+    /// The first write at a lock's key is made, or not.
+    fn lock_entered(&mut self, name: &Name, answer: Result<Entered, Error>) {
+        let deeds = match answer {
+            Ok(Entered { first, lease }) => self.locks().entered(name, Some((first, lease))),
+            Err(Error::Conflict) => self.locks().entered(name, None),
+            Err(e) => self.lock_failed(name, &e),
         };
         self.do_with_locks(deeds);
     }
 
-    /// What stands at the key of a lock, and what its candidates tell of themselves.
-    pub(super) fn locks_told(&mut self, asked: &[String], answer: Answer) {
-        let Some(key) = asked.first() else { return };
-        let Ok(Key::Lock(name)) = Key::decode(key, &self.namespace) else {
+    /// The second one is, or not.
+    fn lock_signed(&mut self, name: &Name, lease: Lease, answer: Result<u64, Error>) {
+        if !self.has_lock(name, lease) {
             return;
+        }
+        let deeds = match answer {
+            Ok(revision) => {
+                let work = Work::Lock(name.clone());
+                self.health.failures.succeeded(&work);
+                self.locks().signed(name, revision)
+            }
+            Err(Error::Conflict) => self.locks().gone(name),
+            Err(e) => self.lock_failed(name, &e),
         };
+        self.do_with_locks(deeds);
+    }
+
+    /// Something came of what was done with a lock.
+    fn lock_acted(&mut self, name: &Name, act: &Act, answer: Result<(), Error>) {
+        if let Act::Resume(lease) | Act::Leave(lease) = act
+            && !self.has_lock(name, *lease)
+        {
+            return;
+        }
+        let deeds = match (act, answer) {
+            (Act::Resume(_), Ok(())) => {
+                self.locks().renewed(name);
+                Vec::new()
+            }
+            (Act::Resume(_), Err(Error::Conflict)) => self.locks().gone(name),
+            (Act::Clear(_), Ok(())) => {
+                warn!("a write at the lock '{name}' that nobody signed for 90 s is removed");
+                Vec::new()
+            }
+            (Act::Clear(revision), Err(Error::Conflict)) => {
+                self.locks().not_cleared(name, *revision)
+            }
+            (_, Err(e)) => self.lock_failed(name, &e),
+            (_, Ok(())) => Vec::new(),
+        };
+        self.do_with_locks(deeds);
+    }
+
+    /// Whether an answer about a place under this lease is about this node's.
+    fn has_lock(&mut self, name: &Name, lease: Lease) -> bool {
+        let place = self.locks().place(name);
+        place.is_some_and(|place| place.lease == lease)
+    }
+
+    fn lock_failed(&mut self, name: &Name, e: &Error) -> Vec<Deed> {
+        let what = format!("the lock '{name}' cannot be taken: the engine {e}");
+        self.note_refusal(Work::Lock(name.clone()), e, &what);
+        self.locks().failed(name)
+    }
+
+    /// What stands at the key of a lock, and what its candidates tell of themselves.
+    fn locks_told(&mut self, name: &Name, asked: &[String], answer: Listed) {
         let Ok(list) = answer else {
-            let deeds = self.locks().not_seen(&name);
+            let deeds = self.locks().not_seen(name);
             return self.do_with_locks(deeds);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
@@ -209,15 +231,15 @@ impl Driver {
             let is_asked = asked.contains(&value.key);
             match Key::decode(&value.key, &self.namespace) {
                 Ok(Key::Lock(_)) if is_asked => {
-                    seen = (self.lock_seen(&name, value), Some(value.revision));
+                    seen = (self.lock_seen(name, value), Some(value.revision));
                 }
                 // An older version has a lower token, or the reset says that it is older.
                 Ok(key @ Key::Node(_)) if is_asked => {
-                    match self.seals.any_inventory(&value.bytes, &key) {
+                    match self.seals.read::<Inventory>(&value.bytes, &key) {
                         Ok(told) => {
                             let known = Known {
-                                token: told.token(&name),
-                                reset: told.reset(&name),
+                                token: told.token(name),
+                                reset: told.reset(name),
                                 serial: told.order(),
                             };
                             tokens.push((told.node, known));
@@ -233,10 +255,10 @@ impl Driver {
                 _ => {}
             }
         }
-        let mut deeds = self.locks().resets_listed(&name, resets);
-        deeds.extend(self.locks.weigh(&name, &tokens));
-        deeds.extend(self.locks.saw(&name, seen.0, seen.1, true));
-        deeds.extend(self.locks.told(&name, &tokens));
+        let mut deeds = self.locks().resets_listed(name, resets);
+        deeds.extend(self.locks.weigh(name, &tokens));
+        deeds.extend(self.locks.saw(name, seen.0, seen.1, true));
+        deeds.extend(self.locks.told(name, &tokens));
         self.do_with_locks(deeds);
     }
 
@@ -253,19 +275,19 @@ impl Driver {
             }
         }
         for deed in deeds {
-            let place = |name, act| Call::Place {
-                key: Key::Lock(name),
-                act,
-            };
             match deed {
                 Deed::Save => {}
                 Deed::Retell => self.tell_tokens(),
-                Deed::Enter(name) => self.order(place(name, Act::Take)),
-                Deed::Resume(name, lease) => self.order(place(name, Act::Resume(lease))),
-                Deed::Leave(name, lease) => self.order(place(name, Act::Leave(lease))),
-                Deed::Clear(name, revision) => self.order(place(name, Act::Clear(revision))),
+                Deed::Enter(name) => self.order(Call::Enter {
+                    key: Key::Lock(name.clone()),
+                    is_own: false,
+                    then: then(move |driver, answer| driver.lock_entered(&name, answer)),
+                }),
+                Deed::Resume(name, lease) => self.act_on_lock(name, Act::Resume(lease)),
+                Deed::Leave(name, lease) => self.act_on_lock(name, Act::Leave(lease)),
+                Deed::Clear(name, revision) => self.act_on_lock(name, Act::Clear(revision)),
                 Deed::Sign(name) => match self.word(&name) {
-                    Ok(act) => self.order(place(name, act)),
+                    Ok(call) => self.order(call),
                     Err(e) => {
                         warn!("the lock '{name}' cannot be taken: {e}");
                         let deeds = self.locks().failed(&name);
@@ -276,11 +298,11 @@ impl Driver {
                     let candidates = self.locks.lock(&name).map(|lock| lock.candidates.clone());
                     let nodes = candidates.into_iter().flatten().map(Key::Node);
                     let passes = Prefix::PassesOf(&name).encode(&self.namespace);
-                    let keys = [Key::Lock(name)].into_iter().chain(nodes);
+                    let keys = [Key::Lock(name.clone())].into_iter().chain(nodes);
                     let keys = keys.map(|key| key.encode(&self.namespace));
-                    self.order(Call::List {
-                        client: LOCKS,
-                        prefixes: keys.chain([passes]).collect(),
+                    let keys = keys.chain([passes]).collect();
+                    self.list(keys, move |driver, asked, answer| {
+                        driver.locks_told(&name, asked, answer);
                     });
                 }
                 Deed::Fire(name) => self.fire_lock(&name),
@@ -291,7 +313,7 @@ impl Driver {
     }
 
     /// What this node says there once it holds it.
-    fn word(&mut self, name: &Name) -> Result<Act, String> {
+    fn word(&mut self, name: &Name) -> Result<Call<Reply>, String> {
         let (Some(place), Some(lock)) = (self.locks.place(name), self.locks.lock(name)) else {
             return Err("it was given up".to_owned());
         };
@@ -307,10 +329,12 @@ impl Driver {
         };
         let (first, lease) = (place.first, place.lease);
         let bytes = self.sealed(&Draft::new(&self.namespace, &word).map_err(|e| e.to_string())?)?;
-        Ok(Act::Sign {
-            first,
-            lease,
+        let name = name.clone();
+        Ok(Call::Sign {
+            key: Key::Lock(name.clone()),
+            entered: Entered { first, lease },
             bytes,
+            then: then(move |driver, answer| driver.lock_signed(&name, lease, answer)),
         })
     }
 
@@ -340,7 +364,7 @@ impl Driver {
             selection: None,
             is_open: false,
         };
-        let client = OURSELVES;
+        let client = Client::Service;
         self.feed(Event::Fire { client, request });
         let deeds = self.locks().fired(name);
         self.do_with_locks(deeds);
@@ -371,7 +395,7 @@ impl Driver {
 
     /// A lock, as it stands in the engine.
     pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Word, String> {
-        let word = self.seals.lock(&value.bytes, key)?;
+        let word: Word = self.seals.read(&value.bytes, key)?;
         let lock = self.locks.lock(&word.lock).cloned();
         let lock = lock.unwrap_or_else(|| Lock {
             name: word.lock.clone(),
@@ -393,11 +417,12 @@ impl Driver {
             draft.map_err(|e| e.to_string())
         });
         match draft.and_then(|draft| self.sealed(&draft)) {
-            Ok(bytes) => self.order(Call::Tell {
-                client,
+            Ok(bytes) => self.order(Call::Put {
                 key,
                 bytes,
-                ttl: PASS,
+                ttl: Some(PASS),
+                needs_room: false,
+                then: then(move |driver, answer| driver.pass_told(client, answer)),
             }),
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
@@ -426,11 +451,8 @@ impl Driver {
             Ok(bytes) => {
                 let key = Key::Lock(lock.clone());
                 let keys = [Key::Reset { lock, node }, key];
-                self.order(Call::Reset {
-                    client,
-                    keys,
-                    bytes,
-                });
+                let then = then(move |driver, answer| driver.reset_told(client, answer));
+                self.order(Call::Reset { keys, bytes, then });
             }
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
@@ -440,7 +462,7 @@ impl Driver {
     }
 
     /// Tells somebody whether the engine has the reset.
-    pub(super) fn reset_told(&mut self, client: Client, answer: Answer) {
+    fn reset_told(&mut self, client: Client, answer: Result<(), Error>) {
         match answer {
             Err(Error::Conflict) => {
                 let why =
@@ -453,7 +475,7 @@ impl Driver {
     }
 
     /// Tells somebody whether the engine has it.
-    pub(super) fn pass_told(&mut self, client: Client, answer: Answer) {
+    fn pass_told<T>(&mut self, client: Client, answer: Result<T, Error>) {
         match answer {
             Ok(_) => self.callers.end(client),
             Err(e) => {

@@ -27,7 +27,7 @@ mod slots;
 /// How the service does, in numbers.
 mod tally;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,19 +46,20 @@ use super::few::Few;
 use super::holders;
 use super::keep::Keep;
 use super::last_inventory;
-use super::link::{Call, Order};
+use super::link::{Call, Order, Then};
 use super::locks::Locks;
 use super::newest;
 use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
 use super::requests::Requests;
-use super::root::{self, Handed};
+use super::root;
 use super::runs::Runs;
 use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
+use crate::engine::Error;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
@@ -68,7 +69,7 @@ use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::{Engine, Settings};
 use crate::spool::{self, Spool};
-use crate::step::model::{Action, Answer, Client, Draft, Event, LetterId, Place, State};
+use crate::step::model::{Action, Answer, Client, Draft, Event, Handed, LetterId, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
@@ -107,10 +108,18 @@ pub enum Note {
     RunEnded(Name, Identity),
 }
 
+/// What is done with an answer of the engine's.
+pub type Reply = Box<dyn FnOnce(&mut Driver)>;
+
+/// Continues with an answer of the engine's.
+fn then<T: 'static>(act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static) -> Then<Reply, T> {
+    Box::new(move |answer| Box::new(move |driver: &mut Driver| act(driver, answer)))
+}
+
 /// Where a driver reaches out to.
 pub struct Ways {
     /// The link to the engine.
-    pub orders: UnboundedSender<Order>,
+    pub orders: UnboundedSender<Order<Reply>>,
     /// Back to whoever drives it.
     pub notes: UnboundedSender<Note>,
     /// The socket of root's side.
@@ -140,8 +149,6 @@ pub struct Driver {
     namespace: Namespace,
     began: Walltime,
     ways: Ways,
-    /// The registers that may be handed over, as they stand in the engine.
-    registers: BTreeMap<Place, Box<Register>>,
     /// Senders of more triggers than are read, which were named.
     cut: BTreeSet<Node>,
     /// What is to be put, together, when all that has happened is dealt with.
@@ -162,21 +169,15 @@ pub struct Driver {
     slots_file: holders::File,
     newest_file: newest::File,
     /// The triggers that wait for their turn in a rolling run.
-    turns: Few<Client, Which>,
+    turns: BTreeSet<Which>,
     /// Counts of failed targets for those whose turn has come, and when each is continued.
-    counts: Few<Client, (Count, Option<Boottime>)>,
+    counts: Few<Which, (Count, Option<Boottime>)>,
     /// Those that came, and how many run at a time.
     queued: Vec<(Which, u32)>,
     locks: Locks,
     beats: Beats,
     /// Who may take places away, and pass locks on.
     pub operators: Vec<Who>,
-}
-
-struct Register {
-    revision: u64,
-    which: Which,
-    value: root::Value,
 }
 
 /// A version of a letter on its way out, as it stood when that was decided.
@@ -258,7 +259,6 @@ impl Driver {
             namespace: settings.namespace.clone(),
             began,
             ways,
-            registers: BTreeMap::new(),
             cut: BTreeSet::new(),
             outgoing: Vec::new(),
             runs,
@@ -278,7 +278,7 @@ impl Driver {
             is_kept: true,
             tally,
             reactions: Reactions::default(),
-            turns: Few::default(),
+            turns: BTreeSet::new(),
             counts: Few::default(),
             queued: Vec::new(),
         })
@@ -352,7 +352,7 @@ impl Driver {
             }
             Action::HandOver(places) => self.hand_over(&places),
             Action::Queue(which, at_once) => self.queued.push((which, at_once)),
-            Action::Remove { place, revision } => self.order(Call::Remove { place, revision }),
+            Action::Remove { place, revision } => self.remove(place, revision),
             Action::Say(client, said) => {
                 let Health {
                     engine, is_up, why, ..
@@ -400,18 +400,15 @@ impl Driver {
         }
     }
 
-    fn order(&self, call: Call) {
+    fn order(&self, call: Call<Reply>) {
         // The link outlives the driver.
         let _ = self.ways.orders.send(Order::Call(call));
     }
 
     fn hand_over(&self, places: &[(Place, u64)]) {
-        let register = |(place, revision): &(Place, u64)| {
-            let register = self.registers.get(place)?;
-            let is_it = register.revision == *revision;
-            is_it.then(|| (register.which.clone(), register.value.clone()))
-        };
-        let values: Vec<Handed> = places.iter().filter_map(register).collect();
+        let values = places.iter();
+        let values = values.filter_map(|(place, _)| self.state.evidence(place));
+        let values: Vec<Handed> = values.collect();
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
             let (answers, why) = root::hand_over(&socket, values).await;
@@ -503,12 +500,15 @@ impl Driver {
         }
         // What this node tells of itself stays.
         let ttl = (!is_own).then_some(ttl);
+        let needs_room = false;
+        let at = key.clone();
+        let then = then(move |driver, answer| driver.letter_put(letter, version, at, answer));
         self.order(Call::Put {
-            letter,
-            version,
             key,
             bytes,
             ttl,
+            needs_room,
+            then,
         });
     }
 

@@ -8,7 +8,7 @@ use super::Driver;
 use crate::ask;
 use crate::engine::{Change, Error};
 use crate::seal::hash;
-use crate::service::link::{Answer, OWN_KEY};
+use crate::service::link::OWN_KEY;
 use crate::step::model::{Client, Content, Event, LetterId};
 use crate::step::own_key::OwnKey;
 use crate::wire::inventory::Inventory;
@@ -129,16 +129,6 @@ impl Driver {
         }
     }
 
-    /// The engine has what was put at this node's own key.
-    pub(super) fn own_key_put(&mut self, letter: &LetterId, answer: &Answer) {
-        if let (LetterId::Node, Ok(list)) = (letter, answer)
-            && let Some(value) = list.values.first()
-        {
-            let (revision, found) = (value.revision, OwnKey::Unchanged);
-            self.feed(Event::OwnKey { revision, found });
-        }
-    }
-
     /// Something was written at this node's own key, or removed.
     pub(super) fn own_key_changed(&mut self, change: Change) {
         let revision = change.revision();
@@ -147,7 +137,7 @@ impl Driver {
             Change::Put(value) if Some(hash(&value.bytes)) == self.own_value => OwnKey::Unchanged,
             Change::Put(value) => {
                 let key = Key::Node(self.me.clone());
-                let read = self.seals.any_inventory(&value.bytes, &key);
+                let read = self.seals.read(&value.bytes, &key);
                 // The service after this one continues from it.
                 if let Ok(one) = &read {
                     let _ = self.seals.newest.judge(one);

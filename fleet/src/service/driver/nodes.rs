@@ -13,7 +13,7 @@ use crate::ask::{self, Answer};
 use crate::engine::{Error, Value};
 use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::policy::newest::Ignored;
-use crate::service::link::{self, OURSELVES};
+use crate::service::link::Listed;
 use crate::service::nodes::Source;
 use crate::step::model::{Client, Event};
 use crate::wire::key::{Key, Prefix};
@@ -31,7 +31,14 @@ impl Driver {
             tokio::time::sleep(PATIENCE).await;
             let _ = notes.send(Note::Late(client));
         });
-        self.look(client, &[Prefix::Nodes]);
+        self.list_nodes(client);
+    }
+
+    fn list_nodes(&self, client: Client) {
+        let nodes = Prefix::Nodes.encode(&self.namespace);
+        self.list(vec![nodes], move |driver, _, answer| {
+            driver.nodes_listed(client, answer);
+        });
     }
 
     /// Reads the nodes for the last inventory, if there is one, or if a selection waits for the nodes: the sooner after a loss, the more
@@ -44,9 +51,7 @@ impl Driver {
 
     /// Reads the nodes for nobody in particular.
     pub(super) fn read_nodes(&mut self) {
-        let client = self.callers.stranger();
-        self.nodes.asked.insert(client, false);
-        self.look(client, &[Prefix::Nodes]);
+        self.list_nodes(Client::Service);
     }
 
     /// Resolves stored selections with nodes that the backend has just shown, and those that count although it has lost them.
@@ -63,20 +68,15 @@ impl Driver {
         let published = published.filter(|(_, entry)| !entry.bytes.is_empty());
         let nodes = published.filter_map(|(node, entry)| {
             let key = Key::Node(node.clone());
-            self.seals.any_inventory(&entry.bytes, &key).ok()
+            self.seals.read(&entry.bytes, &key).ok()
         });
         let nodes = nodes.collect();
         self.feed(Event::Nodes(nodes));
     }
 
-    /// Whether somebody has asked which nodes there are, and the backend has not answered.
-    pub(super) fn has_asked_for_nodes(&self, client: Client) -> bool {
-        self.nodes.asked.get(&client).is_some()
-    }
-
     /// The backend has taken its time, if it has not answered meanwhile.
     pub fn late(&mut self, client: Client) {
-        if self.has_asked_for_nodes(client) && self.callers.is_here(client) {
+        if self.nodes.asked.get(&client).is_some() && self.callers.is_here(client) {
             let last = self.nodes.last();
             // Without an inventory its answer is waited for.
             if last.read.is_some() {
@@ -89,15 +89,13 @@ impl Driver {
     }
 
     /// The backend has shown its nodes to somebody who asked for them, or has not.
-    pub(super) fn nodes_listed(&mut self, client: Client, answer: link::Answer) {
-        let Some(is_late) = self.nodes.asked.remove(&client) else {
-            return;
-        };
+    fn nodes_listed(&mut self, client: Client, answer: Listed) {
+        let is_late = self.nodes.asked.remove(&client) == Some(true);
         self.look_at_files();
         match answer {
             Ok(list) => {
                 // A client that was shown the last inventory gets nothing more, but what the backend has shown is kept.
-                let client = if is_late { OURSELVES } else { client };
+                let client = if is_late { Client::Service } else { client };
                 let reading = Reading {
                     store: list.store,
                     revision: list.revision,
@@ -180,7 +178,7 @@ impl Driver {
     /// What a node had published when it was read last.
     pub(super) fn shown_stored(&mut self, value: &Value) -> Result<Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
-        let node = self.seals.any_inventory(&value.bytes, &key)?;
+        let node = self.seals.read(&value.bytes, &key)?;
         Ok(Answer::Node(Box::new(node)))
     }
 

@@ -6,10 +6,10 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use again_base::sys::clock;
 
-use super::{Driver, Health, Note};
+use super::{Driver, Health, Note, then};
 use crate::ask::{self, Failure, How, Question, Waiting};
 use crate::service::door::{self, Guest};
-use crate::service::link::Call;
+use crate::service::link::{Call, Listed};
 use crate::step::model::{Back, Client, Content, Event};
 use crate::wire::key::Prefix;
 use crate::wire::lineage::Lineage;
@@ -70,11 +70,7 @@ impl Driver {
             }
             Question::Tell(told) => self.began(client, *told),
             Question::Ended(outcome) => self.ended(client, outcome),
-            Question::Forget(node) => self.order(Call::Forget {
-                client,
-                node,
-                revision: None,
-            }),
+            Question::Forget(node) => self.forget(client, node),
             Question::Slot(wish) => self.wish(client, &wish),
             Question::Slots(group) => {
                 if self.has_places(client) {
@@ -90,19 +86,31 @@ impl Driver {
             Question::Nodes => self.ask_nodes(client),
             Question::Story(origin) => {
                 self.tell_the_way(client, origin.as_ref());
-                self.order(Call::Stories { client, origin });
+                let below = Prefix::Stories(origin.as_ref()).encode(&self.namespace);
+                let then = then(move |driver, answer| driver.listed(client, &[below], answer));
+                self.order(Call::Stories { origin, then });
             }
         }
     }
 
-    /// Asks the engine for what stands below these.
+    /// Shows somebody what stands below these in the engine.
     pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
-        self.order(Call::List {
-            client,
-            prefixes: prefixes.collect(),
+        self.list(prefixes.collect(), move |driver, asked, answer| {
+            driver.listed(client, asked, answer);
         });
+    }
+
+    /// Lists what stands below these in the engine.
+    pub(super) fn list(
+        &self,
+        prefixes: Vec<String>,
+        act: impl FnOnce(&mut Driver, &[String], Listed) + 'static,
+    ) {
+        let asked = prefixes.clone();
+        let then = then(move |driver, answer| act(driver, &asked, answer));
+        self.order(Call::List { prefixes, then });
     }
 
     /// Tells somebody what is on its way from here to others, of this origin or of all.

@@ -1,20 +1,20 @@
 //! Triggers that are part of a rolling run wait for their turn in a group of slots of their own, which the id of the trigger names.
 
-use again_base::model::{Boottime, Identity};
+use again_base::model::Boottime;
 use again_base::sys::clock;
 
-use super::Driver;
-use crate::ask::{self, Wish};
-use crate::engine::{NO_PLACES, Value};
+use super::{Driver, then};
+use crate::ask;
+use crate::engine::{Error, NO_PLACES, Value};
 use crate::policy::books::Which;
 use crate::policy::rolling::{Count, Effect, Fact};
-use crate::service::link::{Answer, Call};
-use crate::service::slots::{Holder, Run, Slots, named};
-use crate::step::model::{self, Client, Event, State};
+use crate::service::link::Call;
+use crate::service::slots::{Holder, Run, Slots, Waiter, named};
+use crate::step::model::{self, Event, State};
 use crate::wire::Malformed;
 use crate::wire::key::Key;
 use crate::wire::name::{Id, Name};
-use crate::wire::outcome::Outcome;
+use crate::wire::outcome::{Entry, Outcome};
 
 /// Outcomes that decide whether others begin, as JSON strings: of a run that has begun, and of one that failed.
 const DECIDING: [&str; 5] = [
@@ -53,7 +53,7 @@ impl Driver {
             over.map(|(group, which)| (group.clone(), which.clone()))
         };
         while let Some((group, which)) = is_over(&self.state, &self.slots) {
-            self.turns.0.retain(|(_, one)| *one != which);
+            self.turns.remove(&which);
             let deeds = self.slots().ended(&group, &Holder::Trigger(which));
             self.do_all(deeds);
         }
@@ -63,17 +63,11 @@ impl Driver {
         if !self.health.engine.supports_slots() {
             return self.no_turn(which, Outcome::Refused, NO_PLACES);
         }
-        let known = self.turns.0.iter().find(|(_, one)| *one == which);
-        let client = known.map_or_else(|| self.callers.stranger(), |(client, _)| *client);
-        self.turns.insert(client, which.clone());
-        let wanted = group(&which.id).map(|group| Wish {
-            group,
-            limit: at_once,
-            run: Identity { pid: 0, start: 0 },
-            why: String::new(),
-        });
+        self.turns.insert(which.clone());
         let run = Run::of(which.clone(), clock::walltime().millis());
-        match wanted.and_then(|wish| self.slots().want(client, &wish, run)) {
+        let waiter = Waiter::Trigger(which.clone());
+        let group = group(&which.id);
+        match group.and_then(|group| self.slots().want(waiter, &group, at_once, run)) {
             Ok(deeds) => self.do_all(deeds),
             Err(why) => self.no_turn(which, Outcome::Held, &why),
         }
@@ -90,34 +84,31 @@ impl Driver {
     }
 
     /// It has not come.
-    pub(super) fn waits(&mut self, which: Which, words: &str, is_away: bool) {
-        // How many run at a time is said by the trigger.
-        let before = words.split_once(": ").map(|(_, before)| before);
-        let why = if is_away { Some(words) } else { before };
+    pub(super) fn waits(&mut self, which: Which, why: String) {
         // Where the engine is away nobody could be told.
-        if let Some(why) = why.filter(|_| self.health.is_up) {
-            self.feed(Event::Waits(which, why.to_owned()));
+        if self.health.is_up && self.turns.contains(&which) {
+            self.feed(Event::Waits(which, why));
         }
     }
 
     /// It has come; but those that have failed may be too many.
-    pub(super) fn turn(&mut self, client: Client, which: Which) {
+    pub(super) fn turn(&mut self, which: Which) {
         // It was looked at again, and what it reads already is on its way.
-        if self.counts.get(&client).is_some() {
+        if self.counts.get(&which).is_some() || !self.turns.contains(&which) {
             return;
         }
         match (self.state.waiting(&which), group(&which.id)) {
             (Some(trigger), Ok(group)) if trigger.stop_after > 0 => {
                 let count = Count::new(trigger, group);
-                self.counts.insert(client, (count, None));
-                self.count_on(client);
+                self.counts.insert(which.clone(), (count, None));
+                self.count_on(which);
             }
-            _ => self.begins(client, which),
+            _ => self.begins(which),
         }
     }
 
-    fn begins(&mut self, client: Client, which: Which) {
-        self.turns.remove(&client);
+    fn begins(&mut self, which: Which) {
+        self.turns.remove(&which);
         self.feed(Event::Turn(which));
     }
 
@@ -129,29 +120,27 @@ impl Driver {
     /// Continues the counts that are due, and forgets those whose triggers do not wait any more.
     fn look_due(&mut self) {
         let turns = &self.turns;
-        let waits = |client: &Client| turns.get(client).is_some();
-        self.counts.0.retain(|(client, _)| waits(client));
+        self.counts.0.retain(|(which, _)| turns.contains(which));
         let now = clock::boottime();
         let all = self.counts.0.iter_mut();
-        let due = all.filter_map(|(client, (count, due))| {
+        let due = all.filter_map(|(which, (count, due))| {
             due.take_if(|at| *at <= now)?;
             count.look();
-            Some(*client)
+            Some(which.clone())
         });
-        let due: Vec<Client> = due.collect();
-        due.into_iter().for_each(|client| self.count_on(client));
+        let due: Vec<Which> = due.collect();
+        due.into_iter().for_each(|which| self.count_on(which));
     }
 
-    fn count_on(&mut self, client: Client) {
-        let (Some((count, due)), Some(which)) =
-            (self.counts.get_mut(&client), self.turns.get(&client))
-        else {
+    fn count_on(&mut self, which: Which) {
+        let waits = self.turns.contains(&which);
+        let Some((count, due)) = self.counts.get_mut(&which).filter(|_| waits) else {
             return;
         };
-        let which = which.clone();
         let effect = count.next(clock::boottime());
         if let Effect::Read(keys) = effect {
-            return self.order(Call::Get { client, keys });
+            let then = then(move |driver, answer| driver.read(which, answer));
+            return self.order(Call::Get { keys, then });
         }
         if let Effect::Wait(at, missing) = effect {
             *due = Some(at);
@@ -162,9 +151,9 @@ impl Driver {
                     format!("{names} began, lost the slot and published no end")
                 }
             };
-            return self.waits(which, &words, true);
+            return self.waits(which, words);
         }
-        self.counts.remove(&client);
+        self.counts.remove(&which);
         match effect {
             Effect::Halt { failed, missing } => {
                 let count = failed.len();
@@ -177,38 +166,38 @@ impl Driver {
                 self.no_turn(which, Outcome::Halted, &why);
             }
             Effect::Unlisted => self.no_turn(which.clone(), Outcome::Held, &unlisted(&which)),
-            _ => self.begins_with_slot(client, which),
+            _ => self.begins_with_slot(which),
         }
     }
 
     /// Begins, unless the slot was lost while others were counted.
-    fn begins_with_slot(&mut self, client: Client, which: Which) {
+    fn begins_with_slot(&mut self, which: Which) {
         let group = group(&which.id).ok();
         let group = group.and_then(|group| self.slots.group(&group));
         let has_slot = group.is_some_and(|group| group.had_turn && group.place.is_some());
         let at_once = self.state.waiting(&which).map(|one| one.at_once);
         match at_once.filter(|_| !has_slot) {
             Some(at_once) => self.queued.push((which, at_once)),
-            None => self.begins(client, which),
+            None => self.begins(which),
         }
     }
 
     /// Some of what others have published is read.
-    pub(super) fn read(&mut self, client: Client, answer: Answer) {
-        let Some(which) = self.turns.get(&client).cloned() else {
+    fn read(&mut self, which: Which, answer: Result<Vec<Value>, Error>) {
+        if !self.turns.contains(&which) {
             return;
-        };
+        }
         match answer {
             Err(e) => {
-                self.counts.remove(&client);
+                self.counts.remove(&which);
                 let why = format!("what others have published cannot be read: the engine {e}");
                 self.no_turn(which, Outcome::Held, &why);
             }
-            Ok(list) => {
-                for value in &list.values {
+            Ok(values) => {
+                for value in &values {
                     match self.fact(value) {
                         Ok(Some(fact)) => {
-                            let count = self.counts.get_mut(&client);
+                            let count = self.counts.get_mut(&which);
                             count
                                 .into_iter()
                                 .for_each(|(count, _)| count.record(fact.clone()));
@@ -219,7 +208,7 @@ impl Driver {
                         }
                     }
                 }
-                self.count_on(client);
+                self.count_on(which);
             }
         }
     }
@@ -228,13 +217,13 @@ impl Driver {
     fn fact(&mut self, value: &Value) -> Result<Option<Fact>, String> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         Ok(Some(match &key {
-            Key::Targets { .. } => Fact::Targets(self.seals.targets(&value.bytes, &key)?),
+            Key::Targets { .. } => Fact::Targets(self.seals.read(&value.bytes, &key)?),
             Key::Slot { .. } if value.bytes.is_empty() => return Ok(None),
             Key::Slot { .. } => Fact::Slot(self.stands(value, &key)?.slot.node),
             Key::Story { .. } => {
                 let text = String::from_utf8_lossy(&value.bytes);
                 if DECIDING.iter().any(|word| text.contains(word)) {
-                    Fact::Told(self.seals.entry(&value.bytes, &key)?.told)
+                    Fact::Told(self.seals.read::<Entry>(&value.bytes, &key)?.told)
                 } else {
                     return Ok(None);
                 }

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use again_base::model::{Span, Walltime};
 use again_base::sys::clock;
 
-use super::{Driver, Register};
-use crate::policy::books::Which;
+use super::Driver;
+use crate::handover::Evidence;
 use crate::policy::judge::Signed;
 use crate::policy::newest::Ignored;
 use crate::policy::rule::COUNTS;
-use crate::service::link::{self, Call, OURSELVES};
+use crate::service::link::Listed;
 use crate::service::reactions::Open;
-use crate::service::root;
 use crate::step::model::{Answer, Found, Sight};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
@@ -47,7 +46,7 @@ impl Driver {
                 is_more || !met.is_empty()
             })
         };
-        match self.seals.glance(&bytes) {
+        match self.seals.peek(&bytes) {
             Ok(batch) if !is_wanted(&batch) => return Vec::new(),
             Ok(_) => {}
             Err(why) => {
@@ -119,7 +118,7 @@ impl Driver {
                             extensions: extensions.clone(),
                             trigger,
                         };
-                        sights.push(self.met(signed, met));
+                        sights.push(Driver::met(signed, met));
                     }
                     Ok(_) => {}
                     Err(why) => self
@@ -150,8 +149,9 @@ impl Driver {
             .settled
             .get(&place)
             .map(|(number, _)| *number);
-        let waiting = self.registers.get(&place).map(|one| one.which.number);
-        if settled.max(waiting) >= Some(trigger.number) || trigger.expires() + skew <= now {
+        if settled.max(self.state.number(&place)) >= Some(trigger.number)
+            || trigger.expires() + skew <= now
+        {
             return false;
         }
         let is_near = trigger.fired() <= now + skew + Span::from_nanos(COUNTS * 1_000_000);
@@ -163,19 +163,13 @@ impl Driver {
         is_near
     }
 
-    fn met(&mut self, signed: Signed, met: Met) -> Sight {
-        let which = Which::from(&signed.trigger);
-        let place = (which.sender.clone(), which.name.clone());
-        let register = Register {
-            revision: 0,
-            which,
-            value: root::Value::Met(met),
-        };
-        self.registers.insert(place.clone(), Box::new(register));
+    fn met(signed: Signed, met: Met) -> Sight {
+        let trigger = &signed.trigger;
         Sight {
-            place,
+            place: (trigger.sender.clone(), trigger.name.clone()),
             revision: 0,
             found: Found::Good(signed),
+            evidence: Evidence::Met(met),
         }
     }
 
@@ -189,14 +183,6 @@ impl Driver {
             .filter(|one| one.which.name.is_of_a_rule() && one.outcome.releases());
         for answer in settled {
             self.reactions.settle(&answer.which, until, now);
-            let place = (answer.which.sender.clone(), answer.which.name.clone());
-            if self
-                .registers
-                .get(&place)
-                .is_some_and(|one| one.which == answer.which)
-            {
-                self.registers.remove(&place);
-            }
         }
     }
 
@@ -219,14 +205,11 @@ impl Driver {
         }
         let prefixes = nodes.into_iter().map(Key::Node);
         let prefixes = prefixes.map(|key| key.encode(&self.namespace)).collect();
-        self.order(Call::List {
-            client: OURSELVES,
-            prefixes,
-        });
+        self.list(prefixes, Driver::nodes_told);
     }
 
     /// The engine has said what nodes tell of themselves, or not.
-    pub(super) fn nodes_told(&mut self, asked: &[String], answer: link::Answer) {
+    fn nodes_told(&mut self, asked: &[String], answer: Listed) {
         let Ok(list) = answer else { return };
         let mut told = BTreeMap::new();
         let mut values = list.values;

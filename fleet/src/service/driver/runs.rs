@@ -45,7 +45,7 @@ impl Driver {
             .state
             .letters()
             .filter_map(|(letter, content)| match (letter, content) {
-                (LetterId::Told(which), Content::Told { told, lineage }) if told.goes_on() => {
+                (LetterId::Told(which), Content::Told { told, lineage, .. }) if told.goes_on() => {
                     Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
                 }
                 _ => None,

@@ -4,15 +4,15 @@ use again_base::model::Identity;
 use again_base::sys::clock;
 use tracing::{error, warn};
 
-use super::Driver;
+use super::{Driver, then};
 use crate::ask::{self, Wish};
 use crate::engine::{Error, NO_PLACES, Value};
 use crate::policy::slots::{Lease, Standing};
 use crate::service::failures::Work;
 use crate::service::holders::{hold, tell_end};
-use crate::service::link::{Answer, Call, Order};
-use crate::service::places::{Act, Line, Seen};
-use crate::service::slots::{Deed, Holder, Run, Slots};
+use crate::service::link::{Call, Order};
+use crate::service::places::{Act, Entered, Line, Seen};
+use crate::service::slots::{Deed, Holder, Run, Slots, Waiter, Waits};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -50,7 +50,8 @@ impl Driver {
         });
         let begun = known.cloned().map_or_else(|| self.watched_run(wish), Ok);
         self.callers.stand(client);
-        match begun.and_then(|run| self.slots().want(client, wish, run)) {
+        let waiter = Waiter::Client(client);
+        match begun.and_then(|run| self.slots().want(waiter, &wish.group, wish.limit, run)) {
             Ok(deeds) => self.do_all(deeds),
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
@@ -88,48 +89,71 @@ impl Driver {
         self.do_all(deeds);
     }
 
-    /// Something came of what was done with a place.
-    pub fn placed(&mut self, group: &Name, act: &Act, answer: Answer) {
-        let value = answer.map(|found| found.values.into_iter().next());
-        let place = self.slots.group(group).and_then(|one| one.place);
-        let is_of = |lease: &Lease| place.is_some_and(|place| place.lease == *lease);
-        // It was about a place that is not this node's any more.
-        if let Act::Sign { lease, .. } | Act::Resume(lease) | Act::Leave(lease) = act
-            && !is_of(lease)
-        {
-            return;
-        }
-        self.slots();
-        // A renewal succeeds also where nothing can be written.
-        if matches!((act, &value), (Act::Sign { .. }, Ok(_))) {
+    fn slot_key(&self, group: &Name) -> Key {
+        let (group, node) = (group.clone(), self.me.clone());
+        Key::Slot { group, node }
+    }
+
+    /// The first write of a place is made, or not.
+    fn entered(&mut self, group: &Name, answer: Result<Entered, Error>) {
+        let deeds = match answer {
+            Ok(Entered { first, lease }) => self.slots().entered(group, first, lease),
+            Err(e) => self.no_slot(group, &e),
+        };
+        self.do_all(deeds);
+    }
+
+    /// The second one is, or not.
+    fn signed(&mut self, group: &Name, lease: Lease, answer: Result<u64, Error>) {
+        if answer.is_ok() && self.has_place(group, lease) {
+            // A renewal succeeds also where nothing can be written.
             let work = Work::Slot(group.clone());
             self.health.failures.succeeded(&work);
         }
-        let deeds = match (act, value) {
-            (
-                Act::Enter,
-                Ok(Some(Value {
-                    bytes, revision, ..
-                })),
-            ) => {
-                let lease = bytes.try_into().map_or(0, i64::from_be_bytes);
-                self.slots.entered(group, revision, lease)
-            }
-            (Act::Sign { .. }, Ok(Some(value))) => self.slots.stands(group, Some(value.revision)),
-            (Act::Resume(_), Ok(_)) => self.slots.stands(group, None),
-            (Act::Leave(lease), Ok(_) | Err(Error::Conflict)) => self.slots.left(group, *lease),
-            (Act::Sign { .. } | Act::Resume(_), Err(Error::Conflict)) => {
-                self.slots.gone(group, false)
-            }
-            (_, Err(e)) => {
-                let what = format!("no slot in group '{group}': the engine {e}");
-                self.note_refusal(Work::Slot(group.clone()), &e, &what);
-                self.slots
-                    .failed(group, ask::words(&format!("the engine {e}")))
-            }
-            (_, Ok(None)) | (Act::Take | Act::Clear(_) | Act::Evict { .. }, Ok(_)) => Vec::new(),
+        self.confirmed(group, lease, answer.map(Some));
+    }
+
+    /// The lease of a place is renewed, or not.
+    fn resumed(&mut self, group: &Name, lease: Lease, answer: Result<(), Error>) {
+        self.confirmed(group, lease, answer.map(|()| None));
+    }
+
+    /// A place stands, since its second write of this revision or as before; or not.
+    fn confirmed(&mut self, group: &Name, lease: Lease, answer: Result<Option<u64>, Error>) {
+        if !self.has_place(group, lease) {
+            return;
+        }
+        let deeds = match answer {
+            Ok(revision) => self.slots().stands(group, revision),
+            Err(Error::Conflict) => self.slots().gone(group, false),
+            Err(e) => self.no_slot(group, &e),
         };
         self.do_all(deeds);
+    }
+
+    /// A place is given up, or not.
+    fn gave_up(&mut self, group: &Name, lease: Lease, answer: Result<(), Error>) {
+        if !self.has_place(group, lease) {
+            return;
+        }
+        let deeds = match answer {
+            Ok(()) | Err(Error::Conflict) => self.slots().left(group, lease),
+            Err(e) => self.no_slot(group, &e),
+        };
+        self.do_all(deeds);
+    }
+
+    /// Whether an answer about a place under this lease is about this node's.
+    fn has_place(&self, group: &Name, lease: Lease) -> bool {
+        let place = self.slots.group(group).and_then(|one| one.place);
+        place.is_some_and(|place| place.lease == lease)
+    }
+
+    fn no_slot(&mut self, group: &Name, e: &Error) -> Vec<Deed> {
+        let what = format!("no slot in group '{group}': the engine {e}");
+        self.note_refusal(Work::Slot(group.clone()), e, &what);
+        let why = ask::words(&format!("the engine {e}"));
+        self.slots().failed(group, why)
     }
 
     /// What is seen of the lines in which this node stands.
@@ -182,7 +206,7 @@ impl Driver {
 
     /// The same, whoever it is.
     pub fn stands(&mut self, value: &Value, key: &Key) -> Result<Standing, String> {
-        let slot = self.seals.slot(&value.bytes, key)?;
+        let slot = self.seals.read(&value.bytes, key)?;
         let standing = Standing::new(slot, value.revision, value.first, value.writes);
         standing.ok_or_else(|| "it was put there another time".to_owned())
     }
@@ -211,7 +235,8 @@ impl Driver {
             return self.callers.answer(client, ask::Answer::Refused(why));
         }
         let key = Key::Slot { group, node };
-        self.order(Call::Release { client, key });
+        let then = then(move |driver, answer| driver.released(client, answer));
+        self.order(Call::Release { key, then });
     }
 
     /// Whether this node is an operator's.
@@ -226,10 +251,10 @@ impl Driver {
     }
 
     /// Tells somebody whether a place was taken away.
-    pub fn released(&mut self, client: Client, answer: Answer) {
+    fn released(&mut self, client: Client, answer: Result<bool, Error>) {
         let said = match answer {
-            Ok(found) if !found.values.is_empty() => return self.callers.end(client),
-            Ok(_) => ask::Answer::Refused("it neither runs nor waits there".to_owned()),
+            Ok(true) => return self.callers.end(client),
+            Ok(false) => ask::Answer::Refused("it neither runs nor waits there".to_owned()),
             Err(e) => self.not_seen(&e),
         };
         self.callers.answer(client, said);
@@ -237,36 +262,43 @@ impl Driver {
 
     /// Does what is to be done about places.
     pub fn do_all(&mut self, deeds: Vec<Deed>) {
-        let me = self.me.clone();
-        let place = |group, act| {
-            let node = me.clone();
-            let key = Key::Slot { group, node };
-            Call::Place { key, act }
-        };
         let mut is_kept = true;
         for deed in deeds {
             match deed {
                 Deed::Save => is_kept = false,
-                Deed::Enter(group) => self.order(place(group, Act::Enter)),
+                Deed::Enter(group) => self.order(Call::Enter {
+                    key: self.slot_key(&group),
+                    is_own: true,
+                    then: then(move |driver, answer| driver.entered(&group, answer)),
+                }),
                 Deed::Sign(group) => self.sign(group),
-                Deed::Resume(group, lease) => self.order(place(group, Act::Resume(lease))),
-                Deed::Leave(group, lease) => self.order(place(group, Act::Leave(lease))),
+                Deed::Resume(group, lease) => self.order(Call::Place {
+                    key: self.slot_key(&group),
+                    act: Act::Resume(lease),
+                    then: then(move |driver, answer| driver.resumed(&group, lease, answer)),
+                }),
+                Deed::Leave(group, lease) => self.order(Call::Place {
+                    key: self.slot_key(&group),
+                    act: Act::Leave(lease),
+                    then: then(move |driver, answer| driver.gave_up(&group, lease, answer)),
+                }),
                 Deed::Look => self.look_at_lines(),
-                Deed::Tell(client, (what, is_away)) => {
-                    let say = if is_away {
-                        ask::Answer::Away
-                    } else {
-                        ask::Answer::Waits
+                Deed::Tell(Waiter::Client(client), waits) => {
+                    let answer = match waits {
+                        Waits::Place => ask::Answer::Waits(String::new()),
+                        Waits::Engine(why) => ask::Answer::Away(why),
+                        Waits::Others(limit, before) => {
+                            ask::Answer::Waits(format!(", which has {limit}: {before}"))
+                        }
                     };
-                    match self.turns.get(&client).cloned() {
-                        Some(which) => self.waits(which, &what, is_away),
-                        None => self.callers.tell(client, say(what)),
-                    }
+                    self.callers.tell(client, answer);
                 }
-                Deed::Turn(client) => match self.turns.get(&client).cloned() {
-                    Some(which) => self.turn(client, which),
-                    None => self.callers.end(client),
+                Deed::Tell(Waiter::Trigger(which), waits) => match waits {
+                    Waits::Place => {}
+                    Waits::Engine(why) | Waits::Others(_, why) => self.waits(which, why),
                 },
+                Deed::Turn(Waiter::Client(client)) => self.callers.end(client),
+                Deed::Turn(Waiter::Trigger(which)) => self.turn(which),
                 Deed::Say(text) => warn!("{text}"),
             }
         }
@@ -287,14 +319,12 @@ impl Driver {
         match sealed.map(|mut sealed| sealed.pop().unwrap_or_default()) {
             Ok(bytes) => {
                 let (first, lease) = (place.first, place.lease);
-                let act = Act::Sign {
-                    first,
-                    lease,
+                self.order(Call::Sign {
+                    key: self.slot_key(&group),
+                    entered: Entered { first, lease },
                     bytes,
-                };
-                let node = self.me.clone();
-                let key = Key::Slot { group, node };
-                self.order(Call::Place { key, act });
+                    then: then(move |driver, answer| driver.signed(&group, lease, answer)),
+                });
             }
             Err(e) => {
                 let deeds = self.slots().failed(&group, ask::words(&e.to_string()));

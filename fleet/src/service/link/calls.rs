@@ -11,6 +11,11 @@ use crate::engine::{Engine, Error, Limit, List, Value};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
 
+/// Makes of an answer what the link passes on.
+pub type Then<R, T> = Box<dyn FnOnce(Result<T, Error>) -> R>;
+/// What came of a list.
+pub type Listed = Result<List, Error>;
+
 /// How much is read of what became of triggers, at most: no entry is shorter than 800 bytes.
 const STORIES: Limit = Limit {
     bytes: 16_000_000,
@@ -145,47 +150,33 @@ fn size(list: &List) -> usize {
     list.values.iter().map(Value::size).sum()
 }
 
-async fn found<E: Engine>(engine: &E, key: &str) -> Result<List, Error> {
-    let mut found = engine.list(key).await?;
-    found.values.retain(|value| value.key == key);
-    Ok(found)
+/// What stands at a key.
+pub(super) async fn found<E: Engine>(engine: &E, key: &str) -> Result<Option<Value>, Error> {
+    let found = engine.list(key).await?.values;
+    Ok(found.into_iter().find(|value| value.key == key))
 }
 
-/// Removes the value of this revision at a key; without a revision, shows what stands there.
-pub(super) async fn forget<E: Engine>(
-    engine: &E,
-    key: &str,
-    revision: Option<u64>,
-) -> Result<List, Error> {
-    let Some(revision) = revision else {
-        return found(engine, key).await;
-    };
-    engine.remove(key, revision).await?;
-    Ok(List::default())
-}
-
-/// Removes what stands at a key. What was found.
-pub(super) async fn release<E: Engine>(engine: &E, key: &str) -> Result<List, Error> {
+/// Removes what stands at a key. Whether something did.
+pub(super) async fn release<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
     let found = found(engine, key).await?;
-    for value in &found.values {
+    if let Some(value) = &found {
         engine.remove(key, value.revision).await?;
     }
-    Ok(found)
+    Ok(found.is_some())
 }
 
-/// Puts a value. Unless it is dear, the engine has to have room for it.
-pub(super) async fn tell<E: Engine>(
+/// Puts a value. Its revision.
+pub(super) async fn put<E: Engine>(
     engine: &E,
     key: &str,
     bytes: &[u8],
-    ttl: Duration,
-    is_dear: bool,
-) -> Result<List, Error> {
-    if !is_dear {
+    ttl: Option<Duration>,
+    needs_room: bool,
+) -> Result<u64, Error> {
+    if needs_room {
         engine.has_room().await?;
     }
-    engine.put(key, bytes, Some(ttl)).await?;
-    Ok(List::default())
+    engine.put(key, bytes, ttl).await
 }
 
 /// Writes an operator's reset of a lock, unless something stands at the lock's key.
@@ -193,9 +184,8 @@ pub(super) async fn reset<E: Engine>(
     engine: &E,
     [key, lock]: &[String; 2],
     bytes: &[u8],
-) -> Result<List, Error> {
-    let put = engine.put_unless(key, bytes, lock).await;
-    put.map(|_| List::default())
+) -> Result<(), Error> {
+    engine.put_unless(key, bytes, lock).await.map(drop)
 }
 
 #[cfg(test)]

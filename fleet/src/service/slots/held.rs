@@ -4,6 +4,7 @@ use again_base::model::Identity;
 
 use crate::policy::books::Which;
 use crate::policy::slots::Standing;
+use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
 use crate::wire::outcome::cut;
 use crate::wire::slot::MOST_WHY;
@@ -18,6 +19,15 @@ pub fn named(nodes: &mut dyn Iterator<Item = &Node>, count: usize) -> String {
         names.push("...");
     }
     names.join(", ")
+}
+
+/// Who waits for a slot, and is told when the turn has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waiter {
+    /// Somebody on this machine who asks for a run.
+    Client(Client),
+    /// A trigger that is part of a rolling run.
+    Trigger(Which),
 }
 
 /// What a place is held for.
@@ -73,9 +83,9 @@ pub(super) fn ended(name: &Name) -> String {
 }
 
 /// Who is before it, in words.
-pub(super) fn before(line: &[Standing], limit: u32, is_all: bool) -> String {
+pub(super) fn before(line: &[Standing], is_all: bool) -> String {
     let count = line.len();
     let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);
     let more = if is_all { "" } else { " or more" };
-    format!(", which has {limit}: {count}{more} before it: {nodes}")
+    format!("{count}{more} before it: {nodes}")
 }

@@ -34,13 +34,9 @@ fn run(pid: i32) -> Run {
     }
 }
 
-fn wish(pid: i32, limit: u32) -> Wish {
-    Wish {
-        group: group(),
-        limit,
-        run: who(pid),
-        why: run(pid).why,
-    }
+/// Somebody who asks, by a number.
+fn asker(n: u64) -> Waiter {
+    Waiter::Client(Client::Connection(n))
 }
 
 /// What stands in the engine.
@@ -208,7 +204,7 @@ struct Stand {
     /// How far its look is in the log; none before it has listed.
     look: Option<(u64, Option<usize>)>,
     beat: u64,
-    client: Client,
+    client: u64,
     pid: i32,
     /// Whether its run has begun.
     runs: Option<bool>,
@@ -274,7 +270,7 @@ impl World {
             match deed {
                 Deed::Save => is_kept = false,
                 Deed::Look => node.look = Some((node.slots.round, None)),
-                Deed::Turn(client) if client == node.client => {
+                Deed::Turn(waiter) if waiter == asker(node.client) => {
                     // One that asks again is told so once more.
                     if node.runs.is_some() {
                         node.runs = Some(true);
@@ -314,9 +310,10 @@ impl World {
             (node.pid, node.runs) = (node.pid + 1, Some(false));
         }
         node.client += 1;
-        let (wish, run) = (wish(node.pid, self.limit), run(node.pid));
-        let client = node.client;
-        let deeds = self.slots(n).want(client, &wish, run).expect("wanted");
+        let (waiter, run) = (asker(node.client), run(node.pid));
+        let limit = self.limit;
+        let deeds = self.slots(n).want(waiter, &group(), limit, run);
+        let deeds = deeds.expect("wanted");
         self.doing(n, deeds);
     }
 
@@ -916,8 +913,11 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
 fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
     let mut world = standing(2, 1);
     let node = &mut world.nodes[0];
-    let deeds = node.slots.want(50, &wish(7, 1), run(7)).expect("wanted");
-    assert_eq!(deeds, [Deed::Save, Deed::Turn(50)]);
+    let deeds = node
+        .slots
+        .want(asker(50), &group(), 1, run(7))
+        .expect("wanted");
+    assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(50))]);
     assert_eq!(node.slots.ended(&group(), &run(1).who), [Deed::Save]);
     let last = node.slots.ended(&group(), &run(7).who);
     assert!(
@@ -933,9 +933,15 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
     let slots = &mut world.nodes[0].slots;
     assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
     // What this node remembers is nothing to begin by.
-    let deeds = slots.want(50, &wish(7, 1), run(7)).expect("wanted");
+    let deeds = slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
     assert!(
-        matches!(deeds[..], [Deed::Save, Deed::Tell(50, _)]),
+        matches!(
+            deeds[..],
+            [
+                Deed::Save,
+                Deed::Tell(Waiter::Client(Client::Connection(50)), _)
+            ]
+        ),
         "{deeds:?}"
     );
     let deeds = slots.reached();
@@ -945,7 +951,7 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
         panic!("{deeds:?}");
     };
     assert!(why.contains("the run here goes on"), "{why}");
-    slots.leave(50);
+    slots.leave(Client::Connection(50));
     assert!(slots.ended(&group(), &run(7).who).contains(&Deed::Save));
     // Without one, nothing is left to be freed.
     let mut world = standing(1, 1);
@@ -1028,9 +1034,9 @@ fn a_long_line_is_seen_in_parts() {
         (group.line.as_ref().map(Vec::len), group.is_all)
     };
     assert_eq!(known(&world), (Some(2 + MOST_BEFORE), false));
-    let told = world.nodes[29].slots.groups.0[0].1.callers.0[0].1.clone();
-    let what = ", which has 2: 7 or more before it: n0, n1, n2, n3, n4, ...";
-    assert_eq!(told, Some((what.to_owned(), false)));
+    let told = world.nodes[29].slots.groups.0[0].1.waiters.0[0].1.clone();
+    let before = "7 or more before it: n0, n1, n2, n3, n4, ...".to_owned();
+    assert_eq!(told, Some(Waits::Others(2, before)));
     let mut looks = 0;
     for n in 0..29 {
         let round = world.nodes[29].slots.round;
@@ -1049,7 +1055,7 @@ fn a_long_line_is_seen_in_parts() {
 fn where_too_few_of_those_seen_count_twice_as_many_are_looked_at_later() {
     let mut slots = Slots::default();
     slots.reached();
-    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    slots.want(asker(1), &group(), 3, run(1)).expect("wanted");
     slots.entered(&group(), 20, 1);
     slots.stands(&group(), Some(21));
     let wanted = |slots: &Slots| slots.lines().map(|line| (line.2, line.3)).next();
@@ -1057,14 +1063,14 @@ fn where_too_few_of_those_seen_count_twice_as_many_are_looked_at_later() {
     for n in 1..=7 {
         let deeds = slots.saw(&group(), Vec::new(), false, false);
         assert!(deeds.contains(&Deed::Look), "{deeds:?}");
-        assert!(!deeds.contains(&Deed::Turn(1)), "{deeds:?}");
+        assert!(!deeds.contains(&Deed::Turn(asker(1))), "{deeds:?}");
         // Not looked at again before that is answered.
         assert_eq!(slots.look(), []);
         let most = 3 + (MOST_BEFORE << n.min(DOUBLED));
         assert_eq!(wanted(&slots), Some((most, true)));
     }
     let deeds = slots.saw(&group(), Vec::new(), true, true);
-    assert_eq!(deeds, [Deed::Save, Deed::Turn(1)]);
+    assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(1))]);
 }
 
 /// Of two groups one fails for good; the place in the other lives.
@@ -1086,7 +1092,7 @@ fn what_fails_in_one_group_delays_no_other() {
 fn what_fails_is_tried_again_less_and_less_often() {
     let mut slots = Slots::default();
     slots.reached();
-    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    slots.want(asker(1), &group(), 3, run(1)).expect("wanted");
     let mut pauses = Vec::new();
     for _ in 0..7 {
         slots.failed(&group(), "denied".to_owned());
@@ -1103,7 +1109,7 @@ fn what_fails_is_tried_again_less_and_less_often() {
 fn the_smallest_number_of_those_before_it_and_its_own_counts() {
     let mut slots = Slots::default();
     slots.reached();
-    slots.want(1, &wish(1, 3), run(1)).expect("wanted");
+    slots.want(asker(1), &group(), 3, run(1)).expect("wanted");
     slots.entered(&group(), 20, 1);
     slots.stands(&group(), Some(21));
     let standing = |n: u64, limit| {
@@ -1120,16 +1126,18 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
     };
     let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
     let waits = |deeds: &[Deed]| match deeds {
-        [Deed::Tell(1, (what, false))] => what.clone(),
+        [Deed::Tell(Waiter::Client(_), Waits::Others(limit, before))] => (*limit, before.clone()),
         other => panic!("{other:?}"),
     };
     let line = vec![standing(1, 2), standing(3, 8)];
-    assert!(waits(&told(line)).starts_with(", which has 2: 2 before it"));
+    let (limit, before) = waits(&told(line));
+    assert!(limit == 2 && before.starts_with("2 before it"), "{before}");
     let line = vec![standing(1, 9), standing(3, 9), standing(5, 8)];
-    assert!(waits(&told(line)).starts_with(", which has 3: 3 before it"));
+    let (limit, before) = waits(&told(line));
+    assert!(limit == 3 && before.starts_with("3 before it"), "{before}");
     let deeds = told(vec![standing(3, 9), standing(5, 8)]);
     assert!(
-        matches!(deeds[..], [Deed::Save, Deed::Turn(1)]),
+        matches!(deeds[..], [Deed::Save, Deed::Turn(Waiter::Client(_))]),
         "{deeds:?}"
     );
 }
@@ -1138,30 +1146,30 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
 fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
     let mut world = standing(5, 1);
     let told = |world: &World| {
-        let callers = &world.nodes[4]
+        let waiters = &world.nodes[4]
             .slots
             .group(&group())
             .expect("a group")
-            .callers;
-        let told = callers.0.first().and_then(|(_, told)| told.clone());
+            .waiters;
+        let told = waiters.0.first().and_then(|(_, told)| told.clone());
         told.expect("told")
     };
-    let what = ", which has 1: 4 before it: n0, n1, n2, n3".to_owned();
-    assert_eq!(told(&world), (what, false));
+    let before = "4 before it: n0, n1, n2, n3".to_owned();
+    assert_eq!(told(&world), Waits::Others(1, before));
     world.ends(0);
     world.settles();
-    let what = ", which has 1: 3 before it: n1, n2, n3".to_owned();
-    assert_eq!(told(&world), (what, false));
+    let before = "3 before it: n1, n2, n3".to_owned();
+    assert_eq!(told(&world), Waits::Others(1, before));
     assert_eq!(world.slots(4).look(), [], "nothing is told twice");
     world.breaks(4);
-    let what = "the engine is not there: gone".to_owned();
-    assert_eq!(told(&world), (what, true));
+    let why = "the engine is not there: gone".to_owned();
+    assert_eq!(told(&world), Waits::Engine(why));
 }
 
 #[test]
 fn what_is_kept_comes_back_and_any_text_is_taken() {
     let mut world = standing(3, 2);
-    let deeds = world.nodes[0].slots.want(50, &wish(7, 1), run(7));
+    let deeds = world.nodes[0].slots.want(asker(50), &group(), 1, run(7));
     assert!(deeds.is_ok());
     let which = Which {
         sender: "web 1".parse().expect("a certname"),
@@ -1170,7 +1178,7 @@ fn what_is_kept_comes_back_and_any_text_is_taken() {
         id: crate::wire::name::Id::from_bits(7),
     };
     let slots = &mut world.nodes[1].slots;
-    let deeds = slots.want(51, &wish(7, 1), Run::of(which.clone(), 9));
+    let deeds = slots.want(asker(51), &group(), 1, Run::of(which.clone(), 9));
     assert!(deeds.is_ok());
     let triggers: Vec<_> = slots.triggers().collect();
     assert_eq!(triggers, [(&group(), &which)]);

@@ -16,6 +16,7 @@ use crate::cli;
 use crate::engine::{Change, Value};
 use crate::seal::Seals;
 use crate::settings::{self, Engine, Flags, Settings, Surroundings};
+use crate::wire::event::Batch;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
@@ -94,7 +95,7 @@ impl Shown {
     /// A batch is there: what of it was not shown yet is.
     fn put(&mut self, value: &Value) -> Result<(), Problem> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
-        let batch = key.and_then(|key| self.seals.batch(&value.bytes, &key));
+        let batch = key.and_then(|key| self.seals.read::<Batch>(&value.bytes, &key));
         let batch = match batch {
             Ok(batch) => batch,
             Err(why) => {

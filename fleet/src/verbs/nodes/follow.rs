@@ -264,7 +264,7 @@ impl View {
                 Err(_) => live.lies(&key),
             },
             Key::Slot { .. } => {
-                let slot = self.seals.slot(&value.bytes, &key).ok();
+                let slot = self.seals.read(&value.bytes, &key).ok();
                 let (revision, first, writes) = (value.revision, value.first, value.writes);
                 let standing = slot.and_then(|one| Standing::new(one, revision, first, writes));
                 live.stands(&key, standing);

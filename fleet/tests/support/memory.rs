@@ -1,4 +1,5 @@
 //! An engine in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
+#![allow(dead_code)]
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, is_latest};
+use again_fleet::engine::{
+    Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
+};
 
 /// The largest value, as NATS has it by default.
 const LARGEST: usize = 1 << 20;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Change, Engine, Error, Feed, Limit, List, Value};
+use again_fleet::engine::{Change, Engine, Error, Feed, Limit, List, Value};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
