@@ -60,24 +60,15 @@
 #   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. The fact needs `AGAIN_CONFIG` in
 #   the environment of Puppet, unless the path is the default.
 #
-# @param manage_man
-#   Whether to install the manual pages again(8) and again.toml(5), as far as the module's files have them. A package brings its own:
-#   this applies to `manage_binary => file` only.
-#
-# @param manage_completions
-#   Whether to install the completions for bash, zsh and fish, as far as the module's files have them. As with `manage_man`, for
-#   `manage_binary => file` only.
+# @param manage_docs
+#   Whether to install the manual pages again(8) and again.toml(5), and the completions for bash, zsh and fish, as far as the module's
+#   files have them. They go to /usr/local/share, or to ~/.local/share where Puppet does not run as root. A package brings its own: this
+#   applies to `manage_binary => file` only.
 #
 # @param manage_boot_unit
 #   Whether to install and enable again-resume.service, which gives pending timers new waiters after a boot, and again-pending.path, which
 #   within a minute gives a new waiter to a timer that has lost its own. By default where systemd runs and Puppet runs as root; `true` is
 #   for images that are built without systemd running.
-#
-# @param share_dir
-#   Directory under which manual pages and completions go. By default /usr/local/share, or ~/.local/share where Puppet does not run as root.
-#
-# @param unit_dir
-#   Directory of systemd's units.
 #
 # @param on_failure
 #   Whether a run in which resources failed asks for another one: with `true` as soon as it has ended; with a delta, as in
@@ -114,27 +105,9 @@
 # @param on_cap
 #   Setting: what a request does once the cap is reached. The helper's default is `fail`.
 #
-# @param stuck
-#   Setting: what to do about a run that outlives its time and is in the way of a pending request: `report` shows it, `end` ends it. The
-#   helper's default is `report`.
-#
 # @param wait_for_slot
 #   Setting `slots`: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
 #   `common::again::fleet` name the group and how many of its nodes run at a time. The helper's default is false.
-#
-# @param save_environment
-#   Setting: whether a pending request keeps the run's environment on disk, in a file only its owner can read, to have it after a reboot.
-#   The helper's default is true.
-#
-# @param scope
-#   Setting: `auto` moves the waiter of a request of root's out of the systemd service it was made in, `never` leaves it there.
-#
-# @param container
-#   Setting: `auto` refuses a request in a container that may end with its run, `stays` says that the container lives on.
-#   The helper's default is `auto`.
-#
-# @param hold_before_shutdown
-#   Setting: how long before a shutdown a request that is due is held. The helper's default is 15 minutes; 0 holds nothing.
 #
 # @param command
 #   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. Where it is
@@ -143,34 +116,28 @@
 # @param state_dir
 #   Setting: where records are kept. `ensure => absent` removes this directory only if the last part of its path has `again` in it.
 #
-# @param log_dir
-#   Setting: where the output of reruns is kept. `ensure => absent` removes it as it does `state_dir`.
+# @param pending
+#   Settings of requests that are pending, by their names in again.toml(5): `save_environment`, whether the environment of the run is kept
+#   on disk, in a file that only its owner can read, so that the request has it after a reboot (by default true); `scope`, `auto` to move
+#   the waiter of a request of root's out of the systemd service it was made in, or `never`; `container`, `auto` to refuse a request in a
+#   container that may end with its run, or `stays` for a container that lives on; `hold_before_shutdown`, how long before a shutdown a
+#   request that is due is held (by default 15 minutes; 0 holds nothing); `stuck`, what to do about a run that outlives its time and is in
+#   the way of a request: `report`, the default, shows it, `end` ends it.
 #
-# @param keep_logs
-#   Setting: how many logs of reruns to keep, of each command. The helper's default is 20.
+# @param logs
+#   Settings of the output of reruns, by their names in again.toml(5): `log_dir`, where it is kept; `keep_logs`, how many logs to keep of
+#   each command (by default 20); `max_log_size`, how large a log may be once its rerun has ended, of a larger one beginning and end are
+#   kept (by default 16M); `max_logs_size`, how large all together may be (by default 256M). `ensure => absent` removes `log_dir` as it
+#   does `state_dir`.
 #
-# @param max_log_size
-#   Setting: how large a log may be once its rerun has ended; of a larger one beginning and end are kept. The helper's default is 16M.
-#
-# @param max_logs_size
-#   Setting: how large all logs together may be. The helper's default is 256M.
-#
-# @param agent_catalog_run_lockfile
-#   Setting: path of the agent's run lock. By default what the fact says of this very run.
-#
-# @param agent_disabled_lockfile
-#   Setting: path of the file that says the agent is disabled. By default what the fact says.
-#
-# @param lastrunfile
-#   Setting: path of the last run's summary. By default what the fact says.
-#
-# @param pidfile
-#   Setting: path of the agent daemon's pid file. By default what the fact says.
+# @param puppet_paths
+#   Settings: the files of the agent, by the names of Puppet's settings: `agent_catalog_run_lockfile`, `agent_disabled_lockfile`,
+#   `lastrunfile` and `pidfile`. By default what the fact says of this very run.
 #
 # @example Run again once this file is there
 #   include common::again
 #
-#   file { '/etc/cluster/joined':
+#   file { '/var/tmp/again-joined':
 #     ensure => file,
 #     notify => Exec['again'],
 #   }
@@ -204,11 +171,8 @@ class common::again (
   String[1] $package_ensure = 'installed',
   Boolean $manage_config = true,
   Optional[Common::Again::Path] $config_file = undef,
-  Boolean $manage_man = true,
-  Boolean $manage_completions = true,
+  Boolean $manage_docs = true,
   Optional[Boolean] $manage_boot_unit = undef,
-  Optional[Common::Again::Path] $share_dir = undef,
-  Common::Again::Path $unit_dir = '/etc/systemd/system',
   Variant[Boolean, Common::Again::Duration] $on_failure = false,
   Array[String[1]] $tags = [],
   Hash[String[1], Hash[String[1], Any]] $deltas = {},
@@ -219,22 +183,12 @@ class common::again (
   Optional[Integer[0, 4294967295]] $max_runs_total = undef,
   Optional[Common::Again::Duration] $window = undef,
   Optional[Common::Again::OnCap] $on_cap = undef,
-  Optional[Enum['report', 'end']] $stuck = undef,
   Optional[Boolean] $wait_for_slot = undef,
-  Optional[Boolean] $save_environment = undef,
-  Optional[Enum['auto', 'never']] $scope = undef,
-  Optional[Enum['auto', 'stays']] $container = undef,
-  Optional[Common::Again::Duration] $hold_before_shutdown = undef,
   Optional[Variant[Common::Again::Command, Sensitive[Common::Again::Command]]] $command = undef,
   Optional[Common::Again::Absolutepath] $state_dir = undef,
-  Optional[Common::Again::Absolutepath] $log_dir = undef,
-  Optional[Integer[0, 4294967295]] $keep_logs = undef,
-  Optional[Common::Again::Size] $max_log_size = undef,
-  Optional[Common::Again::Size] $max_logs_size = undef,
-  Optional[Common::Again::Absolutepath] $agent_catalog_run_lockfile = undef,
-  Optional[Common::Again::Absolutepath] $agent_disabled_lockfile = undef,
-  Optional[Common::Again::Absolutepath] $lastrunfile = undef,
-  Optional[Common::Again::Absolutepath] $pidfile = undef,
+  Common::Again::Pending $pending = {},
+  Common::Again::Logs $logs = {},
+  Common::Again::PuppetPaths $puppet_paths = {},
 ) {
   # The same module under its other name, which would manage the same files.
   $other = (['again', 'common::again'] - $title)[0] # both names
@@ -273,7 +227,7 @@ class common::again (
   # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.
   $privileged = $facts.dig('identity', 'privileged') != false
   $home = $fact['home']
-  $at_home = { 'binary' => $manage_binary == 'file', 'share_dir' => $manage_binary == 'file', 'config_file' => $manage_config }
+  $at_home = { 'binary' => $manage_binary == 'file', 'config_file' => $manage_config }
     .filter |$_parameter, $managed| { $managed and $supported and !$privileged }
   $homeless = $at_home.filter |$parameter, $_at_home| { getvar($parameter) == undef }
   if $home !~ Common::Again::Path and !empty($homeless) {
@@ -288,13 +242,13 @@ class common::again (
     true    => "${home}/.config/again.toml",
     default => '/etc/again.toml',
   }
-  $default_share = $at_home['share_dir'] ? {
-    true    => "${home}/.local/share",
-    default => '/usr/local/share',
+  $share_path = [$at_home['binary'], $home] ? {
+    [true, Common::Again::Path] => "${home}/.local/share",
+    [true, Any]                 => undef,
+    default                     => '/usr/local/share',
   }
   $binary_path = $binary.lest || { $default_binary }
   $config_path = $config_file.lest || { $default_config }
-  $share_path = $share_dir.lest || { $default_share }
 
   # The helper looks in /etc by itself.
   $config_option = $config_path ? {
@@ -303,30 +257,19 @@ class common::again (
   }
 
   # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
-  $spans = { 'jitter' => $jitter, 'max_jitter' => $max_jitter, 'window' => $window, 'hold_before_shutdown' => $hold_before_shutdown }
+  $hold = $pending['hold_before_shutdown']
+  $spans = { 'jitter' => $jitter, 'max_jitter' => $max_jitter, 'window' => $window, 'hold_before_shutdown' => $hold }
   $durations = $spans.reduce({}) |$all, $pair| {
     $all + { $pair[0] => $pair[1] ? { /\A[0-9]+\z/ => Integer($pair[1], 10), default => $pair[1] } }
   }
-  $settings = ($durations + {
-      'max_runs'                   => $max_runs,
-      'max_runs_total'             => $max_runs_total,
-      'on_cap'                     => $on_cap,
-      'stuck'                      => $stuck,
-      'slots'                      => $wait_for_slot,
-      'save_environment'           => $save_environment,
-      'scope'                      => $scope,
-      'container'                  => $container,
-      'command'                    => $command ? { Sensitive => $command.unwrap, default => $command },
-      'state_dir'                  => $state_dir,
-      'log_dir'                    => $log_dir,
-      'keep_logs'                  => $keep_logs,
-      'max_log_size'               => $max_log_size,
-      'max_logs_size'              => $max_logs_size,
-      'agent_catalog_run_lockfile' => $agent_catalog_run_lockfile,
-      'agent_disabled_lockfile'    => $agent_disabled_lockfile,
-      'lastrunfile'                => $lastrunfile,
-      'pidfile'                    => $pidfile,
-  }).filter |$_key, $value| { $value =~ NotUndef }
+  $settings = ($pending + $durations + {
+      'max_runs'       => $max_runs,
+      'max_runs_total' => $max_runs_total,
+      'on_cap'         => $on_cap,
+      'slots'          => $wait_for_slot,
+      'command'        => $command ? { Sensitive => $command.unwrap, default => $command },
+      'state_dir'      => $state_dir,
+  } + $logs + $puppet_paths).filter |$_key, $value| { $value =~ NotUndef }
 
   # All that an Exec can have, but for the command and what stays the site's (`noop`, `audit`): its `Exec { … }` defaults are meant for its
   # own commands. Another user or umask would be taken for the run's; `logoutput`, because otherwise Puppet hides the line of a request

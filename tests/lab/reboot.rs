@@ -100,7 +100,7 @@ fn a_pending_timer_survives_a_reboot_and_fires_once_not_before_it_is_due() {
 #[test]
 fn without_save_environment_a_resumed_run_starts_from_a_clean_one() {
     let lab = Lab::boot();
-    let (first, _) = ask_with(&lab, "save_environment => false", 5);
+    let (first, _) = ask_with(&lab, "pending => { 'save_environment' => false }", 5);
     assert_eq!(
         lab.sh("grep -rl 'secret of the run' /var/lib/again || true"),
         ""

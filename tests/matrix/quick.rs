@@ -51,6 +51,14 @@ fn every_setting_of_this_puppet_is_known() {
     );
 }
 
+/// Without one of them the module would send no events, or make no request after a failure, in silence.
+#[test]
+fn this_puppet_has_every_method_that_the_module_builds_on() {
+    let script = repository().join("puppet-module/spec/support/hooks.rb");
+    let (status, missing) = said(&plain(&["ruby", "-W0", &text(&script)]));
+    assert_eq!((status, missing.as_str()), (Some(0), ""));
+}
+
 /// Writes down what the fact says in each run, by the run's number.
 pub fn noted_fact(scratch: &Scratch) -> String {
     format!(

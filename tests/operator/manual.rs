@@ -261,17 +261,17 @@ fn every_default_is_the_programs() {
             format!("The helper's default is {}.", defaults.slots),
         ),
         (
-            "save_environment",
-            format!("The helper's default is {}.", defaults.save_environment),
+            "pending",
+            format!("after a reboot (by default {});", defaults.save_environment),
         ),
-        ("keep_logs", format!("The helper's default is {logs}.")),
+        ("logs", format!("of each command (by default {logs});")),
         (
-            "max_log_size",
-            format!("The helper's default is {}M.", defaults.logs.each >> 20),
+            "logs",
+            format!("end are kept (by default {}M);", defaults.logs.each >> 20),
         ),
         (
-            "max_logs_size",
-            format!("The helper's default is {}M.", defaults.logs.all >> 20),
+            "logs",
+            format!("together may be (by default {}M).", defaults.logs.all >> 20),
         ),
     ] {
         let mut of_key = class.split("@param ");

@@ -9,21 +9,21 @@ use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
 
 /// What each node is. The engine knows its nodes from the CA, which is where the catalogs are compiled.
 const SITE: &str = "
-class { 'common::again': manage_binary => 'none', slots => true }
+class { 'common::again': manage_binary => 'none', wait_for_slot => true }
 node 'server.test' {
-  class { 'common::again::engine': permissions => true, namespaces => ['test'] }
+  class { 'common::again::engine': permissions => true }
   class { 'common::again::fleet':
-    manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], firing_group => 'puppet',
+    manage_binary => 'none', endpoints => ['server.test'], accept => [], firing_group => 'puppet',
     operators => ['server.test'], require => Class['common::again::engine'],
   }
 }
 node 'web1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => [], events => true, SLOTS }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], accept => [], events => true, SLOTS }
   exec { 'change': command => '/bin/true', onlyif => '/bin/rm /root/change' }
   ~> trigger { 'look again': hosts => ['lb1.test'] }
 }
 node 'lb1.test' {
-  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], namespace => 'test', accept => ['web*.test', 'server.test'], events => true, SLOTS }
+  class { 'common::again::fleet': manage_binary => 'none', endpoints => ['server.test'], accept => ['web*.test', 'server.test'], events => true, SLOTS }
 }
 ";
 
@@ -325,7 +325,7 @@ fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
         (web1.exec(&["cat", "/root/ended"]).out == "0\n").then_some(())
     });
     stand(server, &[]);
-    site(server, &format!("{SLOTS}, slots_prerun => false"));
+    site(server, &SLOTS.replace("limit => 1", "limit => 1, prerun => false"));
     assert_eq!(agent(web1), 2);
     hold(server);
     web1.sh(&format!("timeout 90 {ONETIME}"));

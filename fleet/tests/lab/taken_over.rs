@@ -45,10 +45,12 @@ class { 'common::again::fleet':
   accept        => ['web*.test'],
   namespace     => 'test',
   certname      => 'lb1.test',
-  cert          => '/srv/own/lb1.test.pem',
-  key           => '/srv/own/lb1.test.key',
-  ca            => '/srv/own/ca.pem',
-  crl           => '/srv/own/crl.pem',
+  certificates  => {
+    'cert' => '/srv/own/lb1.test.pem',
+    'key'  => '/srv/own/lb1.test.key',
+    'ca'   => '/srv/own/ca.pem',
+    'crl'  => '/srv/own/crl.pem',
+  },
   run_cmd       => ['/usr/local/bin/look', '/var/log/look.triggered'],
 }
 ";
@@ -225,7 +227,7 @@ fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
         &lab,
         &CLASS.replace(
             "manage_boot_unit => false",
-            "manage_boot_unit => false, scope => 'never'",
+            "manage_boot_unit => false, pending => { 'scope' => 'never' }",
         ),
     );
     let unit = "/etc/systemd/system/again-fleet-take.service.d/idle.conf";

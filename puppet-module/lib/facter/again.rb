@@ -38,7 +38,7 @@ module AgainFact
     return {} unless defined?(Puppet) && Puppet.respond_to?(:settings)
 
     %w[agent_catalog_run_lockfile agent_disabled_lockfile lastrunfile pidfile].each_with_object({}) do |name, known|
-      path = name == 'lastrunfile' ? Puppet[:lastrunfile] : as_agent(name.to_sym)
+      path = (name == 'lastrunfile') ? Puppet[:lastrunfile] : as_agent(name.to_sym)
       known[name] = path.to_s unless path.to_s.empty?
     rescue StandardError => e
       Facter.debug("again: no #{name}: #{e}")
@@ -107,7 +107,7 @@ module AgainFact
 
   # Puppet turns nil into an empty string, which is true in a manifest.
   def compact(hash)
-    hash.reject { |_key, value| value.nil? }
+    hash.compact
   end
 
   def binary
@@ -126,12 +126,12 @@ module AgainFact
 
   def config
     own = "#{home}/.config/again.toml"
-    ENV['AGAIN_CONFIG'] || (home && File.file?(own) ? own : '/etc/again.toml')
+    ENV['AGAIN_CONFIG'] || ((home && File.file?(own)) ? own : '/etc/again.toml')
   end
 
   # The helper knows the variable and the file in /etc by itself.
   def config_option
-    ENV['AGAIN_CONFIG'] || config == '/etc/again.toml' ? [] : ["--config=#{config}"]
+    (ENV['AGAIN_CONFIG'] || config == '/etc/again.toml') ? [] : ["--config=#{config}"]
   end
 
   def output(*command)

@@ -23,7 +23,7 @@ module AgainFleetFact
   # The texts of the files of this node's locks, by the names of the locks.
   def lock_files
     texts = Dir.glob("#{directory}/*.toml").map { |path| read(path) }
-    texts.to_h { |text| [text[/^name\s*=\s*["']([\w.-]+)["']/, 1], text] }.reject { |name, _text| name.nil? }
+    texts.to_h { |text| [text[%r{^name\s*=\s*["']([\w.-]+)["']}, 1], text] }.reject { |name, _text| name.nil? }
   end
 
   def directory
@@ -39,8 +39,8 @@ module AgainFleetFact
 
   # What the service says. What it does not know is not made up: who held a lock a while ago is nobody's concern.
   def held(locks)
-    said = JSON.parse(output(*command(locks.values.first), 'locks', '--own', '--json'))
-    known = said.is_a?(Hash) && said['schema'] == 1 ? said['locks'] : nil
+    said = JSON.parse(output(program(locks.values.first), 'locks', '--own', '--json'))
+    known = (said.is_a?(Hash) && said['schema'] == 1) ? said['locks'] : nil
     raise 'the service of this node does not tell of locks' unless known.is_a?(Hash)
 
     locks.to_h { |name, _text| [name, known[name] ? compact(known[name]) : unknown('the service of this node does not know this lock yet')] }
@@ -55,17 +55,14 @@ module AgainFleetFact
 
   # Puppet turns nil into an empty string, which is true in a manifest.
   def compact(hash)
-    hash.reject { |_key, value| value.nil? }
+    hash.compact
   end
 
-  # The define notes in each file where the program is, and its settings if they are elsewhere.
-  def command(text)
+  # The define notes in each file where the program is.
+  def program(text)
     places = [ENV['AGAIN_FLEET_BIN'] || text[%r{^# binary: (/\S+)$}, 1], '/usr/local/bin/again-fleet', '/usr/bin/again-fleet']
-    program = places.compact.find { |path| File.file?(path) && File.executable?(path) }
-    raise 'there is no again-fleet on this node' unless program
-
-    config = ENV['AGAIN_FLEET_CONFIG'] ? nil : text[%r{^# config: (/\S+)$}, 1]
-    [program, *(config && "--config=#{config}")]
+    found = places.compact.find { |path| File.file?(path) && File.executable?(path) }
+    found || raise('there is no again-fleet on this node')
   end
 
   # What the program prints; what is no JSON says why something is not known, in its own words.

@@ -17,7 +17,7 @@
 #     delta => 120,
 #   }
 #
-#   file { '/etc/cluster/nodes':
+#   file { '/var/tmp/again-nodes':
 #     ensure => file,
 #     notify => Common::Again::Delta['cluster'],
 #   }

@@ -25,17 +25,9 @@
 # @param certname
 #   This node's certname.
 #
-# @param cert
-#   Certificate of this node. This and the next three are Puppet's own files by default.
-#
-# @param key
-#   Private key of this node.
-#
-# @param ca
-#   Certificates of the CA.
-#
-# @param crl
-#   Revocation list of the CA, which etcd looks at for each new connection. NATS knows none.
+# @param certificates
+#   Files of which the server gets copies: the certificate `cert` and the private `key` of this node, the certificates `ca` of the CA, and
+#   its revocation list `crl`, which etcd looks at for each new connection and NATS does not. What is missing is Puppet's own file.
 #
 # @param listen
 #   Address on which it listens. etcd takes addresses only, no names.
@@ -50,10 +42,11 @@
 #   How much the server may store, in MiB. The triggers of a thousand nodes need a few; events are taken up to 128, by NATS up to 64.
 #
 # @param permissions
-#   Whether a node has rights of its own and no others: each reads and removes only what is for it; with NATS it also writes only under its
-#   own name. On etcd every node may still overwrite what another one has fired, and on either one a node that means harm can still disturb:
-#   signatures decide what is believed. The servers' own names administrate an etcd. A new node has its rights with the next run
-#   here, and what it sends waits until then. Set to false again, NATS asks for no rights any more; etcd does until `etcdctl auth disable`.
+#   Whether a node has rights of its own and no others: each reads and removes only what is for it; with NATS it also writes only under
+#   its own name. On etcd every node may still overwrite what another one has fired, and on either one a node that means harm can still
+#   disturb: signatures decide what is believed. The servers' own names administrate an etcd. A new node has its rights with the next run
+#   here, and what it sends waits until then. The rights are for the fleet that `common::again::fleet::namespace` names in Hiera, and else
+#   for `default`. Set to false again, NATS asks for no rights any more; etcd does until `etcdctl auth disable`.
 #
 # @param nodes
 #   Certnames of the nodes that have rights, with `permissions`. By default all nodes for which
@@ -65,14 +58,15 @@
 #   run here, even if it is listed. Without the CA's files the class cannot know that: remove the
 #   node from the list, or from PuppetDB with `puppet node deactivate`.
 #
-# @param namespaces
-#   The fleets that use this engine, with `permissions`: `namespace` of `common::again::fleet`.
+# @param platform
+#   What the operating system calls the parts of each server. The module has data for the families Debian and RedHat; on others the
+#   catalog fails unless Hiera has them. The `config` of etcd is the file of variables that its service reads.
 #
 # @param package_name
-#   Name of the package; by default `etcd-server` or `nats-server`.
+#   Name of the package; by default that of `platform`.
 #
 # @param service_name
-#   Name of the service; by default `etcd` or `nats-server`.
+#   Name of the service; by default that of `platform`.
 #
 # @example One etcd
 #   include common::again::engine
@@ -94,17 +88,14 @@ class common::again::engine (
   Enum['etcd', 'nats'] $engine = 'etcd',
   Optional[Array[Pattern[/\A[a-z0-9._-]+\z/], 1]] $members = undef,
   Optional[Pattern[/\A[a-z0-9._-]+\z/]] $certname = undef,
-  Optional[Common::Again::Absolutepath] $cert = undef,
-  Optional[Common::Again::Absolutepath] $key = undef,
-  Optional[Common::Again::Absolutepath] $ca = undef,
-  Optional[Common::Again::Absolutepath] $crl = undef,
+  Common::Again::ServerCertificates $certificates = {},
   String[1] $listen = '0.0.0.0',
   Optional[Integer[1, 65535]] $client_port = undef,
   Optional[Integer[1, 65535]] $peer_port = undef,
   Integer[256, 8192] $quota = 512,
   Boolean $permissions = false,
   Optional[Array[Pattern[/\A[a-z0-9._-]+\z/]]] $nodes = undef,
-  Array[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/], 1] $namespaces = ['default'],
+  Hash[Enum['etcd', 'nats'], Common::Again::Platform] $platform = {},
   Optional[String[1]] $package_name = undef,
   Optional[String[1]] $service_name = undef,
 ) {
@@ -117,24 +108,14 @@ class common::again::engine (
     fail("${title}: ${all.length} members can lose no more than ${all.length - 1} can: use one, three or five")
   }
 
-  $default = {
-    'etcd' => {
-      'package' => 'etcd-server',
-      'service' => 'etcd',
-      'user'    => 'etcd',
-      'client'  => 2379,
-      'peer'    => 2380,
-      'config'  => '/etc/default/etcd',
-    },
-    'nats' => {
-      'package' => 'nats-server',
-      'service' => 'nats-server',
-      'user'    => 'nats',
-      'client'  => 4222,
-      'peer'    => 6222,
-      'config'  => '/etc/nats-server.conf',
-    },
-  }[$engine]
+  $default = $platform[$engine]
+  if $default == undef {
+    $system = "${facts['os']['family']} (${facts['os']['name']})"
+    fail("${title}: the module does not know the ${engine} of ${system}: set ${title}::platform, or use servers that the site runs itself")
+  }
+  # One fleet, which its nodes name.
+  $namespaces = [lookup('common::again::fleet::namespace', String, 'first', 'default')]
+  $port = { 'etcd' => [2379, 2380], 'nats' => [4222, 6222] }[$engine]
   $package = $package_name.lest || { $default['package'] }
   $service = $service_name.lest || { $default['service'] }
   $directory = "/etc/again-engine-${engine}"
@@ -142,8 +123,8 @@ class common::again::engine (
     'certname'    => $own_name,
     'members'     => $all,
     'listen'      => $listen,
-    'client_port' => $client_port.lest || { $default['client'] },
-    'peer_port'   => $peer_port.lest || { $default['peer'] },
+    'client_port' => $client_port.lest || { $port[0] },
+    'peer_port'   => $peer_port.lest || { $port[1] },
     'quota'       => $quota,
     'directory'   => $directory,
   } + ($engine ? {
@@ -152,14 +133,14 @@ class common::again::engine (
   })
 
   if $ensure == 'present' {
-    $sources = common::again::credentials({ 'cert' => $cert, 'key' => $key, 'ca' => $ca, 'crl' => $crl }, $title)
+    $sources = common::again::credentials(['cert', 'key', 'ca', 'crl'], $certificates, $title)
 
     # NATS without rights for each node has no use for them.
-    $certificates = ($engine == 'etcd' or $permissions) ? {
+    $signed = ($engine == 'etcd' or $permissions) ? {
       true    => common::again::certificates(),
       default => undef,
     }
-    $is_valid = $certificates.lest || { {} }
+    $is_valid = $signed.lest || { {} }
     $listed = $nodes.lest || { $is_valid.keys }
     # A node stays if the inventory does not name it, or is not on this machine.
     $enrolled = $listed.filter |$node| { $is_valid[$node] != false }.unique.sort
@@ -225,7 +206,7 @@ class common::again::engine (
     }
 
     if $permissions {
-      if $nodes == undef and $certificates == undef {
+      if $nodes == undef and $signed == undef {
         fail("${title}: there is no CA where this catalog is compiled: set ${title}::nodes, for instance from PuppetDB")
       }
       $exec = { 'provider' => 'posix', 'path' => ['/usr/sbin', '/usr/bin', '/sbin', '/bin'], 'logoutput' => 'on_failure' }
@@ -257,8 +238,11 @@ class common::again::engine (
           'namespaces' => $namespaces,
         }
 
-        package { 'etcd-client':
-          ensure => 'installed',
+        $client = $default['client'].lest || { $package }
+        if $client != $package {
+          package { $client:
+            ensure => 'installed',
+          }
         }
 
         file {
@@ -283,7 +267,7 @@ class common::again::engine (
           timeout   => 1800,
           tries     => 3,
           try_sleep => 5,
-          require   => [Service[$service], Package['etcd-client'], File[$enrol, "${directory}/nodes"]],
+          require   => [Service[$service], Package[$client], File[$enrol, "${directory}/nodes"]],
           *         => $exec,
         }
       }

@@ -14,25 +14,23 @@ class common::again::extras {
 
   $present = $common::again::ensure == 'present'
   $share = $common::again::share_path
-  $units = $common::again::unit_dir
+  $units = '/etc/systemd/system'
 
   # A package has its own pages and completions.
-  $own = $common::again::manage_binary == 'file'
-  $man = $own and $common::again::manage_man
-  $completions = $own and $common::again::manage_completions
+  $docs = ($common::again::manage_binary == 'file' and $common::again::manage_docs and $share =~ NotUndef)
   $boot_unit = $common::again::manage_boot_unit ? {
     undef   => $common::again::privileged and (!$present or $common::again::fact['systemd'] == true),
     default => $common::again::manage_boot_unit,
   }
 
-  # A file of the module, its directory and name on the node, and whether it is ours to manage.
+  # A file of the module, and its directory and name on the node.
   $carried = [
-    ['man/again.8', "${share}/man/man8", 'again.8', $man],
-    ['man/again.toml.5', "${share}/man/man5", 'again.toml.5', $man],
-    ['completions/again.bash', "${share}/bash-completion/completions", 'again', $completions],
-    ['completions/_again', "${share}/zsh/site-functions", '_again', $completions],
-    ['completions/again.fish', "${share}/fish/vendor_completions.d", 'again.fish', $completions],
-  ].filter |$entry| { $entry[3] and (!$present or find_file("${module_name}/${entry[0]}")) }
+    ['man/again.8', "${share}/man/man8", 'again.8'],
+    ['man/again.toml.5', "${share}/man/man5", 'again.toml.5'],
+    ['completions/again.bash', "${share}/bash-completion/completions", 'again'],
+    ['completions/_again', "${share}/zsh/site-functions", '_again'],
+    ['completions/again.fish', "${share}/fish/vendor_completions.d", 'again.fish'],
+  ].filter |$entry| { $docs and (!$present or find_file("${module_name}/${entry[0]}")) }
 
   $wants = "${units}/multi-user.target.wants"
   $links = ['again-resume.service', 'again-pending.path']
@@ -116,7 +114,7 @@ class common::again::extras {
     }
     [
       [$common::again::state_dir, $defaults[0]],
-      [$common::again::log_dir, $defaults[1]],
+      [$common::again::logs['log_dir'], $defaults[1]],
     ].map |$pair| { $pair[0].lest || { $pair[1] } }
       .filter |$path| { $path =~ /again[^\/]*\z/ }
       .unique

@@ -41,21 +41,11 @@
 # @param certname
 #   This node's name; by default its certname.
 #
-# @param cert
-#   Certificate of this node. This and the next three are Puppet's own files by default. Another certificate of the same CA and name keeps
-#   Puppet's own key away from the service.
-#
-# @param key
-#   Private key of this node.
-#
-# @param ca
-#   Certificates of the CA.
-#
-# @param crl
-#   Revocation lists of the CA, for triggers and for the server of the engine.
-#
-# @param revocation
-#   How far revocation is looked at, as Puppet's setting `certificate_revocation` has it. The program's default is `chain`.
+# @param certificates
+#   Files by which this node proves who it is and verifies others: its certificate `cert` and private `key`, the certificates `ca` of the
+#   CA, and its revocation lists `crl`, for triggers and for the server of the engine. What is missing is Puppet's own file. Another
+#   certificate of the same CA and name keeps Puppet's own key away from the service. `revocation` says how far the lists count, as
+#   Puppet's setting `certificate_revocation` has it: `chain`, which is the program's default, `leaf`, or `off`, which needs no list.
 #
 # @param run_cmd
 #   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
@@ -89,8 +79,10 @@
 #   wait in `/var/spool/again-fleet-requests`, where local users can read them then.
 #
 # @param manage_binary
-#   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package,
-#   which starts nothing by itself; `none`, from elsewhere. By default as with the helper: `common::again::manage_binary`.
+#   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a
+#   package, which starts nothing by itself; `none`, from elsewhere. By default as with the helper: `common::again::manage_binary`. The
+#   package is of the version that `common::again::package_ensure` names; its name is that of the helper's, `common::again::package_name`,
+#   with `-fleet`. Manual pages and completions are installed if those of the helper are: see `common::again::manage_docs`.
 #
 # @param source
 #   Where the program is fetched from, with `manage_binary => file`, instead of this module's files.
@@ -100,33 +92,6 @@
 #
 # @param binary
 #   Path of the program. By default /usr/local/bin/again-fleet, and /usr/bin/again-fleet with `manage_binary => package`.
-#
-# @param package_name
-#   Name of the package, with `manage_binary => package`.
-#
-# @param package_ensure
-#   `ensure` of the package.
-#
-# @param manage_man
-#   Whether to install the manual pages again-fleet(8) and again-fleet.toml(5), as far as the module's files have them. A package brings its
-#   own: this applies to `manage_binary => file` only.
-#
-# @param manage_completions
-#   Whether to install the completions for bash, zsh and fish. As with `manage_man`, for `manage_binary => file` only.
-#
-# @param share_dir
-#   Directory under which manual pages and completions go.
-#
-# @param config_file
-#   Path of the settings.
-#
-# @param rules_dir
-#   Directory of the rules by which this node reacts to events: see `common::again::on`. All of it is Puppet's; what no manifest has is
-#   removed.
-#
-# @param locks_dir
-#   Directory of the locks for which this node is a candidate: see `common::again::lock`. All of it is Puppet's; what no manifest has is
-#   removed.
 #
 # @param user
 #   The user of the service that speaks to the network, and the name of its group.
@@ -143,19 +108,13 @@
 #   Puppet knows what is corrective in runs of the agent only.
 #
 # @param slots
-#   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each goes
-#   by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is 30
-#   minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it goes
-#   ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see
-#   `common::again::wait_for_slot`.
-#
-# @param slots_prerun
-#   Whether all other runs of the agent wait, too: by `prerun_command` in puppet.conf. Puppet calls it when it has its catalog, before it
-#   applies it. A masterless `puppet apply` waits for nothing, unless `again` starts it. Where something else writes puppet.conf as a whole,
-#   set `false`, and have its `prerun_command` call `again-fleet slot`.
-#
-# @param unit_dir
-#   Directory of systemd's units.
+#   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each
+#   goes by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is
+#   30 minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it
+#   goes ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see
+#   `common::again::wait_for_slot`. All other runs of the agent wait, too, unless `prerun` is false: by `prerun_command` in puppet.conf,
+#   which Puppet calls when it has its catalog, before it applies it. A masterless `puppet apply` waits for nothing, unless `again` starts
+#   it. Where something else writes puppet.conf as a whole, set `prerun` to false, and let its `prerun_command` call `again-fleet slot`.
 #
 # @example A load balancer that web servers may trigger
 #   class { 'common::again::fleet':
@@ -196,11 +155,7 @@ class common::again::fleet (
   Optional[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/]] $namespace = undef,
   Enum['puppet', 'engine'] $trust = 'puppet',
   Optional[Pattern[/\A[a-z0-9._-]+\z/]] $certname = undef,
-  Optional[Common::Again::Path] $cert = undef,
-  Optional[Common::Again::Path] $key = undef,
-  Optional[Common::Again::Path] $ca = undef,
-  Optional[Common::Again::Path] $crl = undef,
-  Optional[Enum['chain', 'leaf', 'off']] $revocation = undef,
+  Common::Again::Certificates $certificates = {},
   Optional[Variant[
       Common::Again::Command,
       Pattern[/\A[\w.,:=@%+\/-]+( +[\w.,:=@%+\/-]+)*\z/],
@@ -218,32 +173,27 @@ class common::again::fleet (
   Optional[Common::Again::Source] $source = undef,
   Optional[Common::Again::Checksum] $checksum = undef,
   Optional[Common::Again::Path] $binary = undef,
-  String[1] $package_name = 'again-fleet',
-  String[1] $package_ensure = 'installed',
-  Boolean $manage_man = true,
-  Boolean $manage_completions = true,
-  Common::Again::Path $share_dir = '/usr/local/share',
-  Common::Again::Path $config_file = '/etc/again-fleet.toml',
-  Common::Again::Path $rules_dir = '/etc/again-fleet.d',
-  Common::Again::Path $locks_dir = '/etc/again-fleet-locks.d',
   Pattern[/\A[a-z_][a-z0-9_-]*\z/] $user = 'again-fleet',
   Optional[Pattern[/\A[a-z0-9_-]+\z/]] $pam_service = undef,
   Common::Again::Events $events = false,
   Optional[Common::Again::Slots] $slots = undef,
-  Boolean $slots_prerun = true,
-  Common::Again::Path $unit_dir = '/etc/systemd/system',
 ) {
   $present = $ensure == 'present'
   if $present {
     include common::again
   }
   # What removes the fleet may leave the class out.
-  $managed = $manage_binary.lest || {
-    $present ? {
-      true    => $common::again::manage_binary,
-      default => getvar('common::again::manage_binary').lest || { lookup('common::again::manage_binary', String, 'first', 'file') },
-    }
+  $of_helper = { 'manage_binary' => 'file', 'package_name' => 'again', 'manage_docs' => true }.reduce({}) |$known, $pair| {
+    $variable = "common::again::${pair[0]}"
+    $known + { $pair[0] => getvar($variable).lest || { lookup($variable, Data, 'first', $pair[1]) } }
   }
+  $managed = $manage_binary.lest || { $of_helper['manage_binary'] }
+  $package_name = "${of_helper['package_name']}-fleet"
+  $config_file = '/etc/again-fleet.toml'
+  $rules_dir = '/etc/again-fleet.d'
+  $locks_dir = '/etc/again-fleet-locks.d'
+  $unit_dir = '/etc/systemd/system'
+  $share_dir = '/usr/local/share'
   $services = [
     'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service',
     'again-fleet-calls.path', 'again-fleet-calls.service',
@@ -304,18 +254,18 @@ class common::again::fleet (
       fail("${title}: trust 'engine' without TLS lets everybody who reaches ${remote[0]} run Puppet here: ${remedy}")
     }
 
-    $revocations = $revocation ? {
-      'off'   => {},
-      default => { 'crl' => $crl },
+    $revocations = $certificates['revocation'] ? {
+      'off'   => [],
+      default => ['crl'],
     }
     $credentials = ($trust == 'puppet' or $tls) ? {
-      true    => common::again::credentials({ 'cert' => $cert, 'key' => $key, 'ca' => $ca } + $revocations, $title),
+      true    => common::again::credentials(['cert', 'key', 'ca'] + $revocations, $certificates, $title),
       default => {},
     }
     $quoted = $credentials.filter |$_name, $path| { $path !~ Common::Again::Path }
     unless empty($quoted) {
       $first = $quoted.keys[0]
-      fail("${title}: a unit of systemd cannot name ${quoted[$first]}, which needs quotes: set ${title}::${first}")
+      fail("${title}: a unit of systemd cannot name ${quoted[$first]}, which needs quotes: set ${first} in ${title}::certificates")
     }
 
     # A string of digits is a number of seconds; `10` keeps a leading zero from meaning octal.
@@ -339,7 +289,7 @@ class common::again::fleet (
         'namespace' => $namespace,
         'certname'  => $certname.lest || { $facts.dig('again_fleet', 'certname').lest || { $trusted['certname'] } },
     } + $credentials + {
-        'revocation' => $revocation,
+        'revocation' => $certificates['revocation'],
         'trust'      => $trust,
         'accept'     => $accept,
         'operators'  => $operators,
@@ -353,8 +303,6 @@ class common::again::fleet (
         'slots_limit'    => $slots_settings['limit'],
         'slots_required' => $slots_settings['required'],
         'helper'         => $common::again::binary_path,
-        'rules_dir'      => $rules_dir ? { '/etc/again-fleet.d' => undef, default => $rules_dir },
-        'locks_dir'      => $locks_dir ? { '/etc/again-fleet-locks.d' => undef, default => $locks_dir },
     }).filter |$_key, $value| { $value =~ NotUndef }
   }
 
@@ -386,7 +334,7 @@ class common::again::fleet (
 
   if $managed == 'package' {
     $package = $present ? {
-      true    => $package_ensure,
+      true    => $common::again::package_ensure,
       default => 'absent',
     }
 
@@ -402,20 +350,14 @@ class common::again::fleet (
   }
 
   # A file of the module, and its directory and name on the node.
-  $pages = $manage_man ? {
-    true    => [['man/again-fleet.8', 'man/man8', 'again-fleet.8'], ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5']],
-    default => [],
-  }
-  $completions = $manage_completions ? {
-    true    => [
-      ['completions/again-fleet.bash', 'bash-completion/completions', 'again-fleet'],
-      ['completions/_again-fleet', 'zsh/site-functions', '_again-fleet'],
-      ['completions/again-fleet.fish', 'fish/vendor_completions.d', 'again-fleet.fish'],
-    ],
-    default => [],
-  }
-  $shared = ($pages + $completions).filter |$entry| {
-    $managed == 'file' and (!$present or find_file("${module_name}/${entry[0]}"))
+  $shared = [
+    ['man/again-fleet.8', 'man/man8', 'again-fleet.8'],
+    ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5'],
+    ['completions/again-fleet.bash', 'bash-completion/completions', 'again-fleet'],
+    ['completions/_again-fleet', 'zsh/site-functions', '_again-fleet'],
+    ['completions/again-fleet.fish', 'fish/vendor_completions.d', 'again-fleet.fish'],
+  ].filter |$entry| {
+    $managed == 'file' and $of_helper['manage_docs'] and (!$present or find_file("${module_name}/${entry[0]}"))
   }
   if $present and !empty($shared) {
     $directories = $shared.map |$entry| { "${share_dir}/${entry[1]}" }.unique
@@ -436,12 +378,8 @@ class common::again::fleet (
     }
   }
 
-  $option = $config_file ? {
-    '/etc/again-fleet.toml' => [],
-    default                 => ["--config=${config_file}"],
-  }
-  $pam = $pam_service.lest || { $facts['os']['family'] ? { 'RedHat' => 'crond', default => 'cron' } }
-  $started = { 'binary' => $binary_path, 'options' => $option }
+  $pam = $pam_service.lest || { $facts['os']['family'] ? { 'Debian' => 'cron', default => 'crond' } }
+  $started = { 'binary' => $binary_path, 'options' => [] }
   $units = $present ? {
     true    => {
       'again-fleet.service'             => { 'user' => $user, 'credentials' => $credentials } + $started,
@@ -510,16 +448,11 @@ class common::again::fleet (
     $published = $published_facts.reduce($basics) |$known, $name| {
       $known + { $name => $facts[$name].lest || { get($facts, $name) |$_error| { undef } } }
     }
-    $settings_file = $config_file ? {
-      '/etc/again-fleet.toml' => {},
-      default                 => { 'config' => $config_file },
-    }
 
     again_inventory { 'this node':
       facts   => $published.filter |$_name, $value| { $value =~ Variant[String, Numeric, Boolean] },
       program => $binary_path,
       require => Service['again-fleet.service'],
-      *       => $settings_file,
     }
 
     if $events {
@@ -591,7 +524,7 @@ class common::again::fleet (
       subscribe => $program + [File[$config_file, "${unit_dir}/again-fleet.service"]],
     }
 
-    $prerun = ($slots =~ NotUndef and $slots_prerun) ? {
+    $prerun = ($slots =~ NotUndef and $slots_settings['prerun'] != false) ? {
       true    => 'present',
       default => 'absent',
     }
@@ -600,7 +533,6 @@ class common::again::fleet (
       program  => $binary_path,
       required => $slots_settings['required'] == true,
       require  => Service['again-fleet.service'],
-      *        => $settings_file,
     }
 
     # A rule that has left the manifest leaves the node, and so does a lock.

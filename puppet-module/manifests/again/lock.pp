@@ -69,7 +69,6 @@ define common::again::lock (
     $head = [
       'Written by Puppet (common::again::lock): changes made here do not last.',
       "binary: ${common::again::fleet::binary_path}",
-      "config: ${common::again::fleet::config_file}",
     ]
     $file_ensure = $ensure ? {
       'present' => 'file',

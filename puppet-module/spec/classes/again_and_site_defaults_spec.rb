@@ -11,7 +11,7 @@ describe 'common::again' do
     'try_sleep' => '3', 'returns' => '[1, 2]', 'tag' => "['x']", 'require' => "Notify['site']", 'before' => "Notify['late']",
     'notify' => "Notify['late']", 'subscribe' => "Notify['site']", 'schedule' => "'never'", 'user' => "'nobody'", 'group' => "'nogroup'",
     'umask' => "'077'", 'cwd' => "'/nonexistent'", 'environment' => "['A=1']", 'refresh' => "'/bin/false'", 'refreshonly' => 'true',
-    'creates' => "'/'", 'onlyif' => "'/bin/false'", 'unless' => "'/bin/true'"
+    'creates' => "'/'", 'onlyif' => "'/bin/false'", 'unless' => "'/bin/true'",
   }
   # The command is always there, a class's `stage` is no Exec's; the rest a site may want to say of our Execs too.
   theirs = %w[command stage alias audit noop]
@@ -48,7 +48,7 @@ describe 'common::again' do
       it 'leaves no attribute to the site' do
         plain = execs(compiled(class_declaration))
         with = execs(compiled("Exec { #{site.map { |name, value| "#{name} => #{value}" }.join(', ')} } #{class_declaration}"))
-        expect(plain.keys).to include('again', 'again-delta-d', 'again-until-u', state == 'present' ? 'again-directories' : 'again-stop')
+        expect(plain.keys).to include('again', 'again-delta-d', 'again-until-u', (state == 'present') ? 'again-directories' : 'again-stop')
         expect(with).to eq(plain)
       end
     end

@@ -14,9 +14,24 @@ describe 'common::again' do
 
   it 'has facts of every system in metadata.json' do
     supported = JSON.parse(File.read("#{ROOT}/metadata.json"))['operatingsystem_support'].flat_map do |system|
-      system['operatingsystemrelease'].map { |release| [system['operatingsystem'], release] }
+      (system['operatingsystemrelease'] || [nil]).map { |release| [system['operatingsystem'], release] }
     end
-    expect(SYSTEMS.values.map { |facts| [facts[:os]['name'], facts[:os]['release']['major']] }).to include(*supported)
+    known = SYSTEMS.values.map { |facts| [facts[:os]['name'], (facts[:os]['name'] == 'Archlinux') ? nil : facts[:os]['release']['major']] }
+    expect(known).to match_array(supported)
+  end
+
+  Dir["#{ROOT}/spec/facts/*"].each do |path|
+    it "knows whether #{File.basename(path)} was measured" do
+      expect(JSON.parse(File.read(path))['facts_are']).to match(%r{\A(measured|composed): })
+    end
+  end
+
+  # Under both names of the module.
+  %w[again.pp init.pp again/fleet.pp fleet.pp].map { |name| "#{ROOT}/manifests/#{name}" }.select { |path| File.exist?(path) }.each do |path|
+    it "has 28 parameters at most in #{File.basename(path)}" do
+      parameters = File.read(path)[%r{^class \S+ \(\n(.*?)^\) \{$}m, 1].scan(%r{\$\w+(?= = |,$)})
+      expect(parameters.size).to be_between(10, 28)
+    end
   end
 
   SYSTEMS.each do |os, os_facts|
@@ -34,7 +49,23 @@ describe 'common::again' do
 
       it 'has the boot unit where systemd is' do
         unit = contain_file('/etc/systemd/system/again-resume.service')
-        os == 'alpine-3' ? is_expected.not_to(unit) : is_expected.to(unit)
+        (os == 'alpine-3') ? is_expected.not_to(unit) : is_expected.to(unit)
+      end
+
+      context 'when it is in a fleet' do
+        let(:facts) { super().merge('again_fleet' => { 'certname' => 'x', 'paths' => %w[cert key ca crl].to_h { |name| [name, "/ssl/#{name}.pem"] } }) }
+        let(:pre_condition) { "#{super()} class { 'common::again::fleet': endpoints => ['etcd1.example.com'], accept => [] }" }
+
+        if os == 'alpine-3'
+          it { is_expected.to compile.and_raise_error(%r{has no systemd}) }
+        else
+          it { is_expected.to compile.with_all_deps }
+
+          it 'starts a run as the cron of the system does' do
+            pam = (os_facts[:os]['family'] == 'Debian') ? 'cron' : 'crond'
+            is_expected.to contain_file('/etc/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=#{pam}$})
+          end
+        end
       end
 
       context 'with a package' do

@@ -118,7 +118,7 @@ describe 'common::again' do
       end
 
       [nil, '', 'stringified', {}, { 'paths' => nil }, { 'paths' => 'x' }, { 'paths' => { 'pidfile' => 'relative' } },
-       { 'paths' => { 'pidfile' => 7, 'lastrunfile' => '' } }].each do |value|
+       { 'paths' => { 'pidfile' => 7, 'lastrunfile' => '' } },].each do |value|
         context "with the fact #{value.inspect}" do
           let(:facts) { os_facts.merge('again' => value) }
 
@@ -184,12 +184,13 @@ describe 'common::again' do
           context "and its home is #{home.inspect}" do
             let(:facts) { super().merge('again' => FACT.merge('home' => home)) }
 
-            it { is_expected.to compile.and_raise_error(%r{go: set common::again::binary, common::again::share_dir, common::again::config_file}) }
+            it { is_expected.to compile.and_raise_error(%r{go: set common::again::binary, common::again::config_file}) }
 
             context 'but everything has a place' do
-              let(:params) { { 'binary' => '/h/again', 'config_file' => '/h/again.toml', 'share_dir' => '/h/share' } }
+              let(:params) { { 'binary' => '/h/again', 'config_file' => '/h/again.toml' } }
 
               it { is_expected.to compile.with_all_deps }
+              it { is_expected.not_to contain_exec('again-directories') }
             end
           end
         end
@@ -199,10 +200,10 @@ describe 'common::again' do
         let(:params) do
           {
             'jitter' => '08', 'max_jitter' => '5m', 'max_runs' => 6, 'max_runs_total' => 9, 'window' => 1800, 'on_cap' => 'wait',
-            'stuck' => 'end', 'wait_for_slot' => true, 'save_environment' => false,
-            'scope' => 'never', 'container' => 'stays', 'hold_before_shutdown' => '10m', 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again', 'log_dir' => '/srv/log',
-            'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000, 'agent_catalog_run_lockfile' => '/l1',
-            'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4'
+            'wait_for_slot' => true, 'command' => ['/opt/bin/run "it"', 'a\\b', "\u00fc\t"], 'state_dir' => '/srv/again',
+            'pending' => { 'stuck' => 'end', 'save_environment' => false, 'scope' => 'never', 'container' => 'stays', 'hold_before_shutdown' => '08' },
+            'logs' => { 'log_dir' => '/srv/log', 'keep_logs' => 3, 'max_log_size' => '4M', 'max_logs_size' => 5_000_000 },
+            'puppet_paths' => { 'agent_catalog_run_lockfile' => '/l1', 'agent_disabled_lockfile' => '/l2', 'lastrunfile' => '/l3', 'pidfile' => '/l4' },
           }
         end
 
@@ -212,18 +213,18 @@ describe 'common::again' do
           is_expected.to contain_file('/etc/again.toml').with_content(<<~TOML)
             # Written by Puppet (common::again): changes made here do not last.
             # binary: /usr/local/bin/again
-            jitter = 8
-            max_jitter = "5m"
-            window = 1800
-            hold_before_shutdown = "10m"
-            max_runs = 6
-            max_runs_total = 9
-            on_cap = "wait"
             stuck = "end"
-            slots = true
             save_environment = false
             scope = "never"
             container = "stays"
+            hold_before_shutdown = 8
+            jitter = 8
+            max_jitter = "5m"
+            window = 1800
+            max_runs = 6
+            max_runs_total = 9
+            on_cap = "wait"
+            slots = true
             command = ["/opt/bin/run \\"it\\"", "a\\\\b", "\u00fc\\t"]
             state_dir = "/srv/again"
             log_dir = "/srv/log"
@@ -244,20 +245,19 @@ describe 'common::again' do
 
       context 'with other places' do
         let(:params) do
-          { 'binary' => '/opt/again/bin/again', 'config_file' => '/opt/again/again.toml', 'share_dir' => '/opt/share', 'unit_dir' => '/opt/units' }
+          { 'binary' => '/opt/again/bin/again', 'config_file' => '/opt/again/again.toml' }
         end
 
         it { is_expected.to compile.with_all_deps }
         it { is_expected.to contain_file('/opt/again/bin/again') }
         it { is_expected.to contain_file('/opt/again/again.toml').with_content(%r{^# binary: /opt/again/bin/again$}) }
-        it { is_expected.to contain_file('/opt/share/man/man8/again.8') }
 
         it 'passes the configuration on' do
           is_expected.to contain_exec('again').with_command(['/opt/again/bin/again', 'run', '--config=/opt/again/again.toml', '--resource=Exec[again]', *PATH_FLAGS])
-          is_expected.to contain_file('/opt/units/again-resume.service')
+          is_expected.to contain_file('/etc/systemd/system/again-resume.service')
             .with_content(%r{^ExecStart=/opt/again/bin/again resume --config=/opt/again/again.toml$})
             .with_content(%r{^ConditionFileIsExecutable=/opt/again/bin/again$})
-          is_expected.to contain_file('/opt/units/again-pending.service')
+          is_expected.to contain_file('/etc/systemd/system/again-pending.service')
             .with_content(%r{^ExecStopPost=.* /opt/again/bin/again resume --verbose --config=/opt/again/again.toml$})
         end
       end
@@ -282,7 +282,7 @@ describe 'common::again' do
       end
 
       context 'without manual pages, completions and boot unit' do
-        let(:params) { { 'manage_man' => false, 'manage_completions' => false, 'manage_boot_unit' => false } }
+        let(:params) { { 'manage_docs' => false, 'manage_boot_unit' => false } }
 
         it { is_expected.to compile.with_all_deps }
         it { is_expected.not_to contain_exec('again-directories') }
@@ -312,7 +312,7 @@ describe 'common::again' do
       end
 
       context 'beside the same module under its other name' do
-        other = MODULE_NAME == 'common' ? 'again' : 'common::again' # both names
+        other = (MODULE_NAME == 'common') ? 'again' : 'common::again' # both names
         let(:pre_condition) { "class #{other}::requests {} include #{other}::requests" }
 
         it { is_expected.to compile.and_raise_error(%r{common::again and #{other} are one module under two names, .*: use one name everywhere}) }
@@ -357,7 +357,7 @@ describe 'common::again' do
         end
 
         context 'and directories of the site' do
-          let(:params) { super().merge('state_dir' => '/srv', 'log_dir' => '/data/again-logs') }
+          let(:params) { super().merge('state_dir' => '/srv', 'logs' => { 'log_dir' => '/data/again-logs' }) }
 
           it { is_expected.not_to contain_file('/srv') }
           it { is_expected.not_to contain_file('/var/lib/again') }
@@ -407,7 +407,7 @@ describe 'common::again' do
               expect(catalogue.resources.map(&:type)).not_to include('File', 'Package', 'Service')
               reason = "no helper for riscv64 among the module's files"
               is_expected.to contain_exec('again').with_command(['/bin/sh', '-c', 'echo "again: nothing to do: $0"', reason]).with_refreshonly(true)
-              expect(warnings.grep(%r{#{reason}: nothing is done there}).size).to eq(unsupported == 'warn' ? 1 : 0)
+              expect(warnings.grep(%r{#{reason}: nothing is done there}).size).to eq((unsupported == 'warn') ? 1 : 0)
             end
           end
         end
@@ -465,15 +465,13 @@ describe 'common::again' do
         'binary'      => ['again', '/opt/with space/again', '/opt/a;b', "/opt/a\nb"],
         'config_file' => ['etc/again.toml', '/etc/%h'],
         'jitter'      => [-1, '1w', '2 m', '', '1.5', 1.5],
-        'window'      => ["60\n", '99999999999'],
+        'window'      => %W[60\n 99999999999],
         'max_runs'    => [-1, '10'],
-        'stuck'       => ['kill'],
         'wait_for_slot' => ['true', 8],
-        'max_log_size' => [-1, '1T', '1.5M', "1M\n"],
         'on_cap'      => ['never'],
-        'scope'       => [true],
-        'container'   => ['ends'],
-        'hold_before_shutdown' => [-1, 'soon'],
+        'pending'     => [{ 'scope' => true }, { 'jitter' => 1 }],
+        'logs'        => [{ 'max_log_size' => '1T' }],
+        'puppet_paths' => [{ 'pidfile' => 'relative' }],
         'command'     => [[], 'puppet agent -t', ['']],
         'state_dir'   => ['relative', "/a\tb"],
         'ensure'      => ['latest'],

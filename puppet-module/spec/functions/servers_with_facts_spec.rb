@@ -66,7 +66,7 @@ describe 'servers_with_facts' do
       expect(puppetdb.queries).to eq(
         [['from', 'inventory', ['extract', %w[certname environment facts],
                                 ['and', ['=', 'facts.role', 'node'], ['or', ['=', 'facts.spare', 'true'], ['=', 'facts.spare', true]],
-                                 ['or', ['=', 'facts.hostname', 'old'], ['=', 'facts.networking.hostname', 'old']]]]]],
+                                 ['or', ['=', 'facts.hostname', 'old'], ['=', 'facts.networking.hostname', 'old']],],],]],
       )
     end
   end

@@ -5,7 +5,7 @@ require 'openssl'
 
 # Nodes, and the two that can be asked about them: what stands in for PuppetDB, and what stands in for the program again-fleet.
 module Servers
-  NASTY = %q(x" or certname ~ ".*"] } \\'").freeze
+  NASTY = %q(x" or certname ~ ".*"] } \\'")
 
   NODES = {
     'web2.test' => ['production', { 'role' => 'node', 'networking' => { 'hostname' => 'web2', 'ip' => '10.0.0.2', 'fqdn' => 'web2.test' }, 'load' => 9 }],
@@ -116,7 +116,7 @@ module Servers
   def self.inventory(warnings = [])
     nodes = NODES.map do |certname, (environment, facts)|
       { 'node' => certname, 'alive' => true, 'at' => '2026-11-23T00:00:00Z', 'facts' => flat(facts).to_h, 'classes' => [], 'environment' => environment,
-        'again_fleet' => '0.1.0', 'puppet' => '7.23.0', 'last' => nil, 'running' => false, 'pending' => 0, 'disabled' => false }
+        'again_fleet' => '0.1.0', 'puppet' => '7.23.0', 'last' => nil, 'running' => false, 'pending' => 0, 'disabled' => false, }
     end
     JSON.generate('schema' => 1, 'version' => '0.1.0', 'stored' => nil, 'warnings' => warnings, 'nodes' => nodes)
   end
@@ -149,7 +149,7 @@ RSpec.shared_context 'with servers' do
     allow(Puppet::Util).to receive(:which).and_call_original
     allow(Puppet::Util).to receive(:which).with(%r{again-fleet\z}).and_return(inventory && "#{@dir}/again-fleet")
     allow_any_instance_of(Puppet::Pops::Loader::Loader).to receive(:load).and_wrap_original do |original, type, name| # rubocop:disable RSpec/AnyInstance
-      name == 'puppetdb_query' ? puppetdb : original.call(type, name)
+      (name == 'puppetdb_query') ? puppetdb : original.call(type, name)
     end
     allow(File).to receive(:exist?).and_call_original
     allow(File).to receive(:exist?).with(%r{/puppetdb\.conf\z}).and_return(configured)

@@ -230,7 +230,7 @@ fn an_agent_as_it_comes() {
     assert!(matches!(status, Some(0 | 2)), "{output}");
     machine.cached_agent(&format!(
         "class {{ 'common::again': manage_binary => 'none', binary => '/usr/local/bin/again', manage_config => false,
-           manage_man => false, manage_completions => false, manage_boot_unit => false }}
+           manage_boot_unit => false }}
          common::again::delta {{ 'soon': delta => 1 }}
          file {{ '/tmp/made': content => 'x', notify => Common::Again::Delta['soon'] }}
          {}",

@@ -79,8 +79,8 @@ impl Scratch {
         format!(
             "rig_run {{ 'run': runs => '{root}/runs' }}\n\
              class {{ 'common::again':\n  manage_binary      => 'none',\n  binary             => '{root}/bin/again',\n  \
-             manage_config      => false,\n  config_file        => '{root}/again.toml',\n  manage_man         => false,\n  \
-             manage_completions => false,\n  manage_boot_unit   => false,\n  {parameters}\n}}\n{body}\n"
+             manage_config      => false,\n  config_file        => '{root}/again.toml',\n  \
+             manage_boot_unit   => false,\n  {parameters}\n}}\n{body}\n"
         )
     }
 

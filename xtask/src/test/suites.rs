@@ -21,7 +21,7 @@ const TABLE: &str = "
 test    fleet-kick        6  25 | fleet kick 2         | @ca puppetserver puppetdb puppet-terminus-puppetdb postgresql etcd-server systemd util-linux
 test    fleet-service     9  25 | fleet service 8      | @ca @backends
 test    fleet-engines     3  25 | fleet engines 8      | @ca @backends openssl
-test    module            6  40 | tests/module/run     | @puppet puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
+test    module            6  40 | tests/module/run     | @puppet puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint rubocop bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
 test    puppet            9  25 | tests puppet 3       | @puppet puppetserver bundler
 test    demo-fleet        3  25 | programs tests/tools/demo-fleet --check | @ca etcd-server etcd-client systemd util-linux
 test    morning-fleet     2  25 | programs tests/tools/morning-fleet --check | @ca etcd-server etcd-client systemd util-linux

@@ -35,7 +35,7 @@ Puppet::Reports.register_report(:kick) do
 
   # Whether it has changed anything that others can build on.
   def has_changed?
-    resource_statuses.values.any? { |status| status.changed && !['Notify', 'Trigger'].include?(status.resource_type) }
+    resource_statuses.values.any? { |status| status.changed && !%w[Notify Trigger].include?(status.resource_type) }
   end
 
   def now
@@ -88,7 +88,7 @@ Puppet::Reports.register_report(:kick) do
 
   def name_of(wish)
     name = "kick -> #{wish} (#{host})"
-    name.bytesize <= 128 ? name : "kick #{Digest::SHA256.hexdigest(name)}"
+    (name.bytesize <= 128) ? name : "kick #{Digest::SHA256.hexdigest(name)}"
   end
 
   def complain(what, why)

@@ -72,7 +72,7 @@ Puppet::Type.newtype(:again_inventory) do
     require 'puppet/transaction/event_manager'
     require 'puppet/transaction/report'
     hooks = { Puppet::Type => :pre_run_check, Puppet::Transaction => :perform_pre_run_checks,
-              Puppet::Transaction::EventManager => :process_events, Puppet::Transaction::Report => :finalize_report }
+              Puppet::Transaction::EventManager => :process_events, Puppet::Transaction::Report => :finalize_report, }
     hooks.reject { |owner, name| owner.method_defined?(name) || owner.private_method_defined?(name) }.map { |owner, name| "#{owner}##{name}" }
   end
 

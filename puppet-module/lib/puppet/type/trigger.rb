@@ -165,7 +165,7 @@ Puppet::Type.newtype(:trigger) do
       words = unwrap(value)
       raise ArgumentError, 'the command has to be an array of strings' unless words.any? && words.all?(String)
       raise ArgumentError, 'the command has to begin with an absolute path' unless words.first.start_with?('/')
-      raise ArgumentError, 'the command has neither %{host} nor %{hosts}' unless words.drop(1).any? { |word| word.match?(%r{%\{hosts?\}}) } # rubocop:disable Style/FormatStringToken
+      raise ArgumentError, 'the command has neither %{host} nor %{hosts}' unless words.drop(1).any? { |word| word.match?(%r{%\{hosts?\}}) }
     end
 
     munge do |value|
@@ -180,16 +180,16 @@ Puppet::Type.newtype(:trigger) do
   end
 
   # What only a fleet knows: who has which fact, and how a run elsewhere ended.
-  fleets_own = [:where, :class, :environment, :delta, :ttl, :at_once, :stop_after_failures]
+  fleets_own = %i[where class environment delta ttl at_once stop_after_failures]
 
   validate do
-    raise ArgumentError, 'nothing says which nodes: give hosts, where, class or environment' if [:hosts, :where, :class, :environment].all? { |key| self[key].nil? }
+    raise ArgumentError, 'nothing says which nodes: give hosts, where, class or environment' if %i[hosts where class environment].all? { |key| self[key].nil? }
 
     case self[:provider]
     when :command
       raise ArgumentError, 'the provider command needs a command' unless self[:command]
 
-      given = fleets_own.reject { |key| self[key].nil? } + [:wait, :after_run].select { |key| self[key] }
+      given = fleets_own.reject { |key| self[key].nil? } + %i[wait after_run].select { |key| self[key] }
       raise ArgumentError, "the provider command knows hosts only, not #{given.join(', ')}" if given.any?
     when :etcd, :nats
       raise ArgumentError, 'a command needs provider => command' if self[:command]
@@ -207,6 +207,6 @@ Puppet::Type.newtype(:trigger) do
 
   # Called when a resource that notifies this one has changed; never under noop.
   def refresh
-    after_run? && provider.respond_to?(:fire_later) ? provider.fire_later : provider.fire
+    (after_run? && provider.respond_to?(:fire_later)) ? provider.fire_later : provider.fire
   end
 end

@@ -67,14 +67,14 @@ describe 'common::again::engine' do
       end
 
       context 'with rights' do
-        let(:params) { { permissions: true, nodes: %w[web2.example.com web1.example.com web1.example.com], namespaces: %w[a b], client_port: 2390 } }
+        let(:params) { { permissions: true, nodes: %w[web2.example.com web1.example.com web1.example.com], client_port: 2390 } }
 
         it { is_expected.to compile.with_all_deps }
 
         it 'enrols the nodes in etcd once it runs' do
           is_expected.to contain_file('/etc/again-engine-etcd/nodes').with_content("web1.example.com\nweb2.example.com\n")
           is_expected.to contain_file('/etc/again-engine-etcd/enrol').with_mode('0755')
-            .with_content(%r{^members='engine1.example.com'\nnamespaces='a b'$}).with_content(%r{--endpoints=https://engine1.example.com:2390 })
+            .with_content(%r{^members='engine1.example.com'\nnamespaces='default'$}).with_content(%r{--endpoints=https://engine1.example.com:2390 })
           is_expected.to contain_exec('again-engine-rights').with(command: ['/etc/again-engine-etcd/enrol'], unless: [['/etc/again-engine-etcd/enrol', '--check']])
             .that_requires(%w[Service[etcd] Package[etcd-client] File[/etc/again-engine-etcd/nodes]])
         end
@@ -88,20 +88,17 @@ describe 'common::again::engine' do
           it 'knows a node by its certificate' do
             is_expected.to contain_file('/etc/nats-server.conf')
               .with_content(%r{^  verify_and_map: true\n\}\n# .*\ninclude "again-engine-nats/rights.conf"$}).that_requires('File[/etc/again-engine-nats/rights.conf]')
-            expect(rights).to include('user: "web1.example.com"').and include('"$KV.again_b_to.*.web2=example=com.>"')
+            expect(rights).to include('user: "web1.example.com"').and include('"$KV.again_default_to.*.web2=example=com.>"')
             expect(rights.scan('user: ').length).to eq(2)
           end
 
           it 'lets a node tell its own events, and read all' do
             web1 = rights.lines.find { |line| line.include?('to.*.web1=example=com.>') }
             expect(web1.scan(%r{"([^"]*_event[^"]*)"}).flatten).to match_array(
-              %w[a b].flat_map do |namespace|
-                stream = "KV_again_#{namespace}_event"
-                [
-                  "$KV.again_#{namespace}_event.web1=example=com.>", "$JS.API.CONSUMER.CREATE.#{stream}.>", "$JS.API.DIRECT.GET.#{stream}.>",
-                  "$JS.API.STREAM.INFO.#{stream}", "$JS.API.STREAM.CREATE.#{stream}", "$JS.FC.#{stream}.>",
-                ]
-              end,
+              [
+                '$KV.again_default_event.web1=example=com.>', '$JS.API.CONSUMER.CREATE.KV_again_default_event.>', '$JS.API.DIRECT.GET.KV_again_default_event.>',
+                '$JS.API.STREAM.INFO.KV_again_default_event', '$JS.API.STREAM.CREATE.KV_again_default_event', '$JS.FC.KV_again_default_event.>',
+              ],
             )
           end
 
@@ -112,6 +109,18 @@ describe 'common::again::engine' do
           end
         end
 
+        context 'with a fleet that has a name in Hiera' do
+          let(:hiera_config) do
+            File.write("#{MODULES}/fleet.yaml", "common::again::fleet::namespace: blue\n")
+            hierarchy = [{ 'name' => 'data', 'path' => "#{MODULES}/fleet.yaml", 'data_hash' => 'yaml_data' }]
+            File.write("#{MODULES}/hiera.yaml", { 'version' => 5, 'hierarchy' => hierarchy }.to_yaml)
+            "#{MODULES}/hiera.yaml"
+          end
+          let(:params) { super().merge(listen: '192.0.2.2') }
+
+          it { is_expected.to contain_file('/etc/again-engine-etcd/enrol').with_content(%r{^namespaces='blue'$}) }
+        end
+
         context 'without a CA where it is compiled' do
           let(:params) { { permissions: true } }
 
@@ -119,7 +128,7 @@ describe 'common::again::engine' do
         end
       end
 
-      # Catalogs are cached by their parameters and facts: each context has a namespace of its own.
+      # Catalogs are cached by their parameters and facts: each context listens at an address of its own.
       context 'where Puppet has its CA' do
         include Authority
 
@@ -127,7 +136,7 @@ describe 'common::again::engine' do
         let(:rights) { catalogue.resource('File', '/etc/again-engine-nats/rights.conf')[:content].scan(%r{user: "(.*)"}).flatten }
 
         def fleet(name, others = {})
-          { namespaces: [name] }.merge(others)
+          { listen: name }.merge(others)
         end
 
         context 'with a certificate named root' do
@@ -180,7 +189,7 @@ describe 'common::again::engine' do
       end
 
       context 'with paths and names of its own' do
-        let(:params) { { key: '/k.pem', certname: 'etcd.example.com', members: ['etcd.example.com'], package_name: 'etcd', service_name: 'etcd2' } }
+        let(:params) { { certificates: { key: '/k.pem' }, certname: 'etcd.example.com', members: ['etcd.example.com'], package_name: 'etcd', service_name: 'etcd2' } }
 
         it { is_expected.to contain_file('/etc/again-engine-etcd/key.pem').with_source('/k.pem') }
         it { is_expected.to contain_package('etcd') }
@@ -210,8 +219,65 @@ describe 'common::again::engine' do
       context 'without the fact' do
         let(:facts) { os_facts }
 
-        it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set common::again::engine::cert}) }
+        it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set cert in common::again::engine::certificates}) }
       end
+    end
+  end
+
+  SYSTEMS.select { |_os, os_facts| os_facts[:os]['family'] == 'Debian' }.each do |os, os_facts|
+    context "on #{os}" do
+      let(:facts) { os_facts.merge(fleet_fact) }
+
+      %w[etcd nats].each do |engine|
+        context "with #{engine}" do
+          let(:params) { { engine: engine, permissions: true, nodes: ['web1.example.com'] } }
+
+          it { is_expected.to compile.with_all_deps }
+          it { is_expected.to contain_package("#{engine}-server") }
+        end
+      end
+    end
+  end
+
+  SYSTEMS.select { |_os, os_facts| os_facts[:os]['family'] == 'RedHat' }.each do |os, os_facts|
+    context "on #{os}" do
+      let(:facts) { os_facts.merge(fleet_fact) }
+      let(:params) { { permissions: true, nodes: ['web1.example.com'] } }
+
+      it { is_expected.to compile.with_all_deps }
+
+      it 'has etcd as Fedora has it, whose package has the client' do
+        is_expected.to contain_package('etcd').that_comes_before('File[/etc/etcd/etcd.conf]')
+        is_expected.to contain_file('/etc/etcd/etcd.conf').with_content(%r{^ETCD_CERT_FILE="/etc/again-engine-etcd/cert.pem"$}).that_notifies('Service[etcd]')
+        is_expected.to contain_exec('again-engine-rights').that_requires('Package[etcd]')
+        is_expected.not_to contain_package('etcd-client')
+        is_expected.not_to contain_file('/etc/default/etcd')
+      end
+
+      context 'with NATS' do
+        let(:params) { { engine: 'nats' } }
+
+        it { is_expected.to compile.and_raise_error(%r{does not know the nats of RedHat \(\w+\): set common::again::engine::platform}) }
+      end
+    end
+  end
+
+  context 'on a system that the module has no data for' do
+    let(:facts) { SYSTEMS['sles-15'].merge(fleet_fact) }
+
+    it { is_expected.to compile.and_raise_error(%r{does not know the etcd of Suse \(SLES\): set common::again::engine::platform}) }
+
+    context 'but the site has' do
+      let(:params) { { platform: { etcd: { package: 'etcd', service: 'etcd', user: 'etcd', config: '/etc/sysconfig/etcd' } } } }
+
+      it { is_expected.to compile.with_all_deps }
+      it { is_expected.to contain_file('/etc/sysconfig/etcd') }
+    end
+
+    context 'when absent' do
+      let(:params) { { ensure: 'absent' } }
+
+      it { is_expected.to compile.and_raise_error(%r{does not know the etcd}) }
     end
   end
 end

@@ -104,7 +104,7 @@ describe 'common::again::fleet' do
       end
 
       it 'starts a run as cron does, without a sandbox' do
-        pam = os == 'rocky-9' ? 'crond' : 'cron'
+        pam = (os == 'rocky-9') ? 'crond' : 'cron'
         service = unit('again-fleet-take.service').lines.reject { |line| line.start_with?('#') }.drop_while { |line| line != "[Service]\n" }.drop(1)
         expect(service.join).to eq("ExecStart=/usr/local/bin/again-fleet take\nUser=root\nSupplementaryGroups=root\nPAMName=#{pam}\nWorkingDirectory=/root\nIgnoreSIGPIPE=no\n")
       end
@@ -200,14 +200,14 @@ describe 'common::again::fleet' do
     end
 
     context 'of which no run starts without' do
-      let(:params) { least.merge(slots: slots.merge(required: true, max_wait: '20'), slots_prerun: true, config_file: '/srv/fleet.toml') }
+      let(:params) { least.merge(slots: slots.merge(required: true, max_wait: '20', prerun: true)) }
 
-      it { is_expected.to contain_again_prerun('a slot').with(required: true, config: '/srv/fleet.toml') }
-      it { is_expected.to contain_file('/srv/fleet.toml').with_content(%r{^slots_max_wait = 20\n.*slots_required = true$}m) }
+      it { is_expected.to contain_again_prerun('a slot').with(ensure: 'present', required: true) }
+      it { expect(written).to match(%r{^slots_max_wait = 20\n.*slots_required = true$}m) }
     end
 
     context 'but not before every run' do
-      let(:params) { least.merge(slots: slots, slots_prerun: false) }
+      let(:params) { least.merge(slots: slots.merge(prerun: false)) }
 
       it { is_expected.to contain_again_prerun('a slot').with_ensure('absent') }
     end
@@ -235,23 +235,23 @@ describe 'common::again::fleet' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) do
       least.merge(
-        engine: 'nats', tls: false, namespace: 'test', certname: 'lb', key: '/own/key.pem', revocation: 'leaf', operators: ['pp_role=admin'],
+        engine: 'nats', tls: false, namespace: 'test', certname: 'lb', certificates: { key: '/own/key.pem', revocation: 'leaf' }, operators: ['pp_role=admin'],
         accept_for: { 'puppet.example.com' => ['web*.example.com'] }, run_cmd: 'puppet apply  /etc/site.pp', cwd: '/etc/puppet', published_facts: %w[role],
-        ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, cap_share: 25, config_file: '/srv/fleet.toml', firing_group: 'puppet', user: 'carrier',
-        pam_service: 'login', binary: '/opt/again-fleet', unit_dir: '/run/systemd/system'
+        ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, cap_share: 25, firing_group: 'puppet', user: 'carrier',
+        pam_service: 'login', binary: '/opt/again-fleet'
       )
     end
 
     it { is_expected.to compile.with_all_deps }
 
-    it { is_expected.to contain_again_inventory('this node').with(program: '/opt/again-fleet', config: '/srv/fleet.toml') }
+    it { is_expected.to contain_again_inventory('this node').with(program: '/opt/again-fleet') }
 
     it 'lets the group leave requests, each of its members their own' do
       is_expected.to contain_file('/var/spool/again-fleet-requests').with(ensure: 'directory', owner: 'root', group: 'puppet', mode: '3775')
     end
 
     it 'writes all of it' do
-      is_expected.to contain_file('/srv/fleet.toml').with_content(<<~TOML)
+      is_expected.to contain_file('/etc/again-fleet.toml').with_content(<<~TOML)
         # Written by Puppet (common::again::fleet): changes made here do not last.
         engine = "nats"
         endpoints = ["etcd1.example.com"]
@@ -282,10 +282,10 @@ describe 'common::again::fleet' do
     end
 
     it 'has units that fit' do
-      is_expected.to contain_file('/run/systemd/system/again-fleet.service').with_content(%r{^ExecStart=/opt/again-fleet serve --config=/srv/fleet.toml$})
-      is_expected.to contain_file('/run/systemd/system/again-fleet.service').with_content(%r{^User=carrier\nGroup=carrier$})
-      is_expected.to contain_file('/run/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=login$})
-      is_expected.to contain_file('/run/systemd/system/again-fleet.socket').with_content(%r{^SocketGroup=puppet$})
+      is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^ExecStart=/opt/again-fleet serve$})
+      is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^User=carrier\nGroup=carrier$})
+      is_expected.to contain_file('/etc/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=login$})
+      is_expected.to contain_file('/etc/systemd/system/again-fleet.socket').with_content(%r{^SocketGroup=puppet$})
     end
   end
 
@@ -306,7 +306,7 @@ describe 'common::again::fleet' do
 
   context 'without the revocation list' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
-    let(:params) { least.merge(revocation: 'off') }
+    let(:params) { least.merge(certificates: { revocation: 'off' }) }
 
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').without_content(%r{crl}) }
   end
@@ -317,7 +317,7 @@ describe 'common::again::fleet' do
     it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet\.md; or set}) }
 
     context 'that has others' do
-      let(:params) { least.merge(cert: '/own/cert.pem', key: '/own/key.pem', revocation: 'off') }
+      let(:params) { least.merge(certificates: { cert: '/own/cert.pem', key: '/own/key.pem', revocation: 'off' }) }
 
       it { is_expected.to compile.with_all_deps }
     end
@@ -359,26 +359,28 @@ describe 'common::again::fleet' do
 
   context 'with a package' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
-    let(:params) { least.merge(manage_binary: 'package', package_ensure: '0.1.0-1') }
+    let(:pre_condition) { "class { 'common::again': package_name => 'our-again', package_ensure => '0.1.0-1' }" }
+    let(:params) { least.merge(manage_binary: 'package') }
 
     it { is_expected.to compile.with_all_deps }
-    it { is_expected.to contain_package('again-fleet').with_ensure('0.1.0-1').that_notifies('Service[again-fleet.service]') }
-    it { is_expected.to contain_service('again-fleet-take.socket').that_requires('Package[again-fleet]') }
+    it { is_expected.to contain_package('our-again-fleet').with_ensure('0.1.0-1').that_notifies('Service[again-fleet.service]') }
+    it { is_expected.to contain_service('again-fleet-take.socket').that_requires('Package[our-again-fleet]') }
     it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
     it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
     it { expect(unit('again-fleet.service')).to match(%r{^ExecStart=/usr/bin/again-fleet serve$}) }
 
     context 'when absent' do
-      let(:params) { { ensure: 'absent', manage_binary: 'package', package_name: 'fleet' } }
+      let(:pre_condition) { '' }
+      let(:params) { { ensure: 'absent', manage_binary: 'package' } }
 
       it { is_expected.to compile.with_all_deps }
-      it { is_expected.to contain_package('fleet').with_ensure('absent').that_requires('Service[again-fleet.service]') }
+      it { is_expected.to contain_package('again-fleet').with_ensure('absent').that_requires('Service[again-fleet.service]') }
     end
   end
 
-  context 'without manual pages and completions' do
+  context 'without the manual pages and completions of the helper' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
-    let(:params) { least.merge(manage_man: false, manage_completions: false) }
+    let(:pre_condition) { "class { 'common::again': manage_docs => false }" }
 
     it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
     it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
@@ -440,12 +442,12 @@ describe 'common::again::fleet' do
   context 'without the fact' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
 
-    it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set common::again::fleet::cert}) }
+    it { is_expected.to compile.and_raise_error(%r{does not tell Puppet's cert: set cert in common::again::fleet::certificates}) }
   end
 
   context 'with a path that a unit cannot name' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
-    let(:params) { least.merge(key: '/own/key.pem', ca: '/own/%n.pem') }
+    let(:params) { least.merge(certificates: { key: '/own/key.pem', ca: '/own/%n.pem' }) }
 
     it { is_expected.to compile.and_raise_error(%r{ca.*Pattern}) }
   end
@@ -453,7 +455,7 @@ describe 'common::again::fleet' do
   context 'with a path of Puppet that a unit cannot name' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT, 'again_fleet' => { 'paths' => ssl.merge('ca' => '/my ssl/ca.pem') }) }
 
-    it { is_expected.to compile.and_raise_error(%r{cannot name /my ssl/ca\.pem, which needs quotes: set common::again::fleet::ca}) }
+    it { is_expected.to compile.and_raise_error(%r{cannot name /my ssl/ca\.pem, which needs quotes: set ca in common::again::fleet::certificates}) }
   end
 
   context 'without systemd' do

@@ -23,7 +23,6 @@ describe 'common::again::lock' do
       expect(file[:content]).to eq(<<~TOML)
         # Written by Puppet (common::again::lock): changes made here do not last.
         # binary: /usr/local/bin/again-fleet
-        # config: /etc/again-fleet.toml
         name = "db-master"
         candidates = ["db1.example.com", "db2.example.com", "db3.example.com"]
       TOML
@@ -35,7 +34,7 @@ describe 'common::again::lock' do
 
     it 'writes them' do
       expect(file.title).to eq('/etc/again-fleet-locks.d/db.master_2.toml')
-      expect(file[:content].lines.drop(3).join).to eq(<<~TOML)
+      expect(file[:content].lines.drop(2).join).to eq(<<~TOML)
         name = "db.master_2"
         candidates = ["db1.example.com", "db2.example.com", "db3.example.com"]
         prefer = ["db2.example.com", "db1.example.com"]
@@ -43,18 +42,10 @@ describe 'common::again::lock' do
     end
   end
 
-  context 'with locks elsewhere' do
-    let(:fleet) { "#{super()}, locks_dir => '/srv/locks', config_file => '/srv/fleet.toml'" }
-
-    it { expect(file.title).to eq('/srv/locks/db-master.toml') }
-    it { expect(file[:content]).to include("# config: /srv/fleet.toml\n") }
-    it { is_expected.to contain_file('/srv/fleet.toml').with_content(%r{^locks_dir = "/srv/locks"$}) }
-  end
-
   # The example, on a node whose service says this.
   {
-    'that holds it' => [{ 'is_mine' => true, 'holder' => 'db1.example.com', 'token' => 7 }, %w[promote\ with\ token\ 7]],
-    'that does not' => [{ 'is_mine' => false, 'holder' => 'db2.example.com', 'token' => 8 }, %w[follow\ db2.example.com]],
+    'that holds it' => [{ 'is_mine' => true, 'holder' => 'db1.example.com', 'token' => 7 }, ['promote with token 7']],
+    'that does not' => [{ 'is_mine' => false, 'holder' => 'db2.example.com', 'token' => 8 }, ['follow db2.example.com']],
     'that is not certain' => [{ 'is_mine' => false, 'why' => 'nobody holds it' }, []],
   }.each do |what, (lock, execs)|
     context "with the example on a node #{what}" do

@@ -39,7 +39,7 @@ describe 'common::again::on' do
     let(:params) do
       {
         'change' => %w[started refreshed started], 'class' => '::Roles::Web', 'where' => { 'role' => 'web', 'cores' => 4, 'is_virtual' => true, 'os.name' => '~x', 'a' => 'b=~c' },
-        'environment' => 'production', 'own' => true, 'delta' => '010m'
+        'environment' => 'production', 'own' => true, 'delta' => '010m',
       }
     end
 
@@ -114,13 +114,6 @@ describe 'common::again::on' do
     it { is_expected.to compile.with_all_deps }
   end
 
-  context 'with rules elsewhere' do
-    let(:fleet) { "#{super()}, rules_dir => '/srv/again-fleet.d/rules'" }
-
-    it { expect(rule.title).to start_with('/srv/again-fleet.d/rules/a-web-server-came-up-') }
-    it { is_expected.to contain_file('/etc/again-fleet.toml').with_content(%r{^rules_dir = "/srv/again-fleet.d/rules"$}) }
-  end
-
   context 'when absent' do
     let(:params) { least.merge('ensure' => 'absent') }
 
@@ -161,13 +154,13 @@ describe 'common::again::on' do
 
   {
     'resource'    => ['', 'httpd', 'Service[]', "Service[a\nb]", 7],
-    'change'      => ['gone', [], ['started', 'gone']],
+    'change'      => ['gone', [], %w[started gone]],
     'class'       => ['', 'a b', 'a::', ['a']],
     'where'       => [{}, [], 'role=web', ['role'], { 'a' => ['b'] }],
     'environment' => ['', 'a b'],
     'own'         => ['yes'],
     'delta'       => [-1, 'soon'],
-    'command'     => ['', [], 'tell', ['tell'], "/bin/tell 'a'", ["/bin/tell\n"], ["/bin/x", "a\0"], ['/bin/x', '']],
+    'command'     => ['', [], 'tell', ['tell'], "/bin/tell 'a'", ["/bin/tell\n"], ['/bin/x', "a\0"], ['/bin/x', '']],
     'timeout'     => [-1, 'soon'],
   }.each do |name, values|
     values.each do |value|

@@ -14,13 +14,13 @@ describe 'common::again::request' do
   end
 
   context 'with a path of the class' do
-    let(:pre_condition) { "class { 'common::again': lastrunfile => '/other' }" }
+    let(:pre_condition) { "class { 'common::again': puppet_paths => { 'lastrunfile' => '/other' } }" }
 
     it { is_expected.to run.with_params.and_return(['/usr/local/bin/again', 'run', *PATH_FLAGS.reject { |flag| flag.include?('lastrunfile') }]) }
   end
 
   context 'with a path of the class that is not written' do
-    let(:pre_condition) { "class { 'common::again': lastrunfile => '/other', manage_config => false }" }
+    let(:pre_condition) { "class { 'common::again': puppet_paths => { 'lastrunfile' => '/other' }, manage_config => false }" }
 
     it { is_expected.to run.with_params.and_return(['/usr/local/bin/again', 'run', *PATH_FLAGS]) }
   end

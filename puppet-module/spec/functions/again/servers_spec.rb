@@ -34,7 +34,7 @@ describe 'common::again::servers' do
 
   context 'with a PuppetDB that fails' do
     let(:calls) { [] }
-    let(:puppetdb) { ->(_, query) { calls << query && raise(Puppet::Error, 'down') } }
+    let(:puppetdb) { ->(_, query) { (calls << query) && raise(Puppet::Error, 'down') } }
     let(:fallback) { 'empty' }
 
     it 'asks it once in a compilation, and warns once' do
@@ -52,7 +52,7 @@ describe 'common::again::servers' do
       times = [0.0, 12.0, 100.0, 107.5, 200.0, 201.0]
       allow(Process).to receive(:clock_gettime).and_call_original
       allow(Process).to receive(:clock_gettime).with(Process::CLOCK_MONOTONIC) { times.shift }
-      allow(Timeout).to receive(:timeout) { |seconds, &block| seconds > 0.5 ? limits << seconds && block.call : raise(Timeout::Error) }
+      allow(Timeout).to receive(:timeout) { |seconds, &block| (seconds > 0.5) ? (limits << seconds) && block.call : raise(Timeout::Error) }
       4.times { |number| certnames(["load=#{number}"]) }
       expect(limits).to eq([20.0, 8.0])
       expect(warnings).to match([%r{took longer than 20 s; no server is found\z}])

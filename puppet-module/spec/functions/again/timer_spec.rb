@@ -20,10 +20,10 @@ describe 'common::again::timer' do
   # Whoever names a timer has its name looked at: a new define is no exception. A rule names none.
   Dir["#{ROOT}/manifests/**/*.pp"].sort.each do |file|
     source = File.read(file)
-    next unless source.match?(/^define /) && source.include?('--name')
+    next unless source.match?(%r{^define }) && source.include?('--name')
 
     it "is asked by #{File.basename(file)}" do
-      expect(source).to match(/\$timer = .*common::again::timer\('#{source[/^define ([\w:]+)/, 1]}', \$title\)/).and include('"--name=${timer}"')
+      expect(source).to match(%r{\$timer = .*common::again::timer\('#{source[%r{^define ([\w:]+)}, 1]}', \$title\)}).and include('"--name=${timer}"')
     end
   end
 end

@@ -41,9 +41,9 @@ describe 'the fact again' do
         { 'id' => 't2', 'cap' => { 'used' => 2, 'max_runs' => 10, 'window_seconds' => 3600, 'frees_at' => nil },
           'timers' => [
             { 'name' => 'peers', 'state' => 'waiting for the run', 'run' => 4, 'chain' => 'c', 'delta_seconds' => 120, 'jitter_seconds' => 1.2,
-              'requested_at' => '2026-11-21T01:02:03Z', 'due_at' => nil, 'due_in_seconds' => 7, 'waiter' => { 'pid' => 1, 'alive' => true } },
-          ] },
-      ]
+              'requested_at' => '2026-11-21T01:02:03Z', 'due_at' => nil, 'due_in_seconds' => 7, 'waiter' => { 'pid' => 1, 'alive' => true }, },
+          ], },
+      ],
     }
   end
 
@@ -54,7 +54,7 @@ describe 'the fact again' do
       'cap' => { 'used' => 2, 'max_runs' => 10, 'window_seconds' => 3600 },
       'pending' => {
         'peers' => { 'state' => 'waiting for the run', 'run' => 4, 'chain' => 'c', 'delta_seconds' => 120, 'requested_at' => '2026-11-21T01:02:03Z' },
-      },
+      }
     )
   end
 
@@ -96,7 +96,7 @@ describe 'the fact again' do
       script ? with_helper(script) : (allow(ENV).to receive(:[]).and_call_original)
       File.write(helper, "#!/nonexistent\n") if what == 'no interpreter'
       started = Process.clock_gettime(Process::CLOCK_MONOTONIC)
-      expect(fact).to include(nothing.merge('run' => what == 'no helper' ? 1 : 0))
+      expect(fact).to include(nothing.merge('run' => (what == 'no helper') ? 1 : 0))
       expect(fact.key?('unknown')).to be(what != 'no helper')
       expect(fact['paths'].keys).to match_array(PATHS.keys)
       expect(Process.clock_gettime(Process::CLOCK_MONOTONIC) - started).to be < 30

@@ -89,12 +89,12 @@ describe 'the type again_events' do
       resource(:file, "#{scratch}/file", content: 'text', mode: '0600'), exec('of the wrong', command: '/bin/true', require: 'Exec[wrong]')
     )
     expect(told).to eq([
-      [1, 'Exec[first]', 'changed'], [2, 'Exec[again and again]', 'refreshed'], [3, 'Exec[wrong]', 'failed'], [4, "File[#{scratch}/file]", 'changed'],
-    ])
+                         [1, 'Exec[first]', 'changed'], [2, 'Exec[again and again]', 'refreshed'], [3, 'Exec[wrong]', 'failed'], [4, "File[#{scratch}/file]", 'changed'],
+                       ])
     expect(events.map { |event| event['property'] }).to eq(['returns', nil, 'returns', 'ensure'])
     expect(lines.first).to eq('begun' => {
-      'at' => lines.first['begun']['at'], 'environment' => 'shop', 'puppet' => Puppet.version, 'origins' => [], 'lost' => 0,
-    })
+                                'at' => lines.first['begun']['at'], 'environment' => 'shop', 'puppet' => Puppet.version, 'origins' => [], 'lost' => 0,
+                              })
     expect(ended).to include('n' => 5, 'status' => 'failed', 'classes' => ['settings', 'profile::lb'], 'dropped' => 0)
     expect(ended['metrics']).to include('resources.failed' => 1, 'changes.total' => 3, 'events.failure' => 1)
     expect(ended['metrics'].values).to all(be_a(Numeric))
@@ -453,7 +453,7 @@ describe 'the type again_events' do
         exec("say: /bin/echo #{secret}", command: "/bin/echo #{secret}"), exec("/bin/test #{secret} = x", command: '/bin/true', unless: "/bin/test #{secret} = x"),
         resource(:file, "#{scratch}/hidden", content: secret, show_diff: false),
         sensitive(:file, "#{scratch}/sensitive", :content, content: secret), sensitive(:notify, 'sensitive', :message, message: secret),
-        sensitive(:exec, 'sensitive', :command, command: "/bin/sh -c 'exit 3; #{secret}'"), container
+        sensitive(:exec, 'sensitive', :command, command: "/bin/sh -c 'exit 3; #{secret}'"), container,
       ]
     end
 

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require 'spec_helper'
+require 'support/hooks'
 
 $LOAD_PATH.unshift File.expand_path('../../../lib', __dir__)
 
@@ -47,16 +48,7 @@ describe 'the type again_inventory' do
   end
 
   it 'finds all methods of this Puppet that the module builds on' do
-    expect(type.missing_hooks).to eq([])
-    transaction = File.read(Puppet::Transaction.instance_method(:evaluate).source_location.first)
-    expect(transaction).to include('.post_resource_eval', '.prefetch', '.pre_run_check', '.process_events')
-    require 'puppet/configurer'
-    expect(File.read(Puppet::Configurer.instance_method(:run).source_location.first)).to include('.finalize_report')
-    expect(Puppet::Settings::IniFile).to respond_to(:parse)
-    expect(Puppet::Settings::IniFile.instance_methods).to include(:setting)
-    expect(Puppet::Settings::IniFile::Manipulator.instance_methods).to include(:set, :delete)
-    expect(Puppet::Transaction::Report.instance_methods).to include(:resource_statuses, :finalize_report)
-    expect(Puppet::Resource::Status.instance_methods).to include(:fail_with_event, :dependency_failed?, :failed_to_restart?)
+    expect(type.missing_hooks + Hooks.missing).to eq([])
   end
 
   it 'says in one line of the report that a method is missing, and fails no run' do
@@ -111,7 +103,7 @@ describe 'the type again_inventory' do
   end
 
   it 'warns where the end cannot be told' do
-    stub_program("case $* in *--end=*) echo no; exit 1; esac")
+    stub_program('case $* in *--end=*) echo no; exit 1; esac')
     expect(apply.status).to eq('changed')
     expect(messages.select { |message| message.level == :warning }.map(&:message)).to eq(['the fleet is not told how this run ended: no'])
   end

@@ -53,7 +53,7 @@ describe 'the type again_on_failure' do
 
   it 'needs a command that is an absolute path' do
     expect { type.new(name: 'x') }.to raise_error(Puppet::Error, %r{no command})
-    expect { type.new(name: 'x', command: ['again', 'run']) }.to raise_error(Puppet::Error, %r{absolute path})
+    expect { type.new(name: 'x', command: %w[again run]) }.to raise_error(Puppet::Error, %r{absolute path})
     expect { type.new(name: 'x', command: ['/again', 7]) }.to raise_error(Puppet::Error, %r{array of strings})
   end
 

@@ -18,7 +18,7 @@ describe Puppet::Type.type(:again_prerun) do
     resource = described_class.new(name: 'a slot', program: program, **params)
     wanted = resource[:ensure]
     change = resource.provider.exists? != (wanted == :present)
-    resource.provider.public_send(wanted == :present ? :create : :destroy) if change
+    resource.provider.public_send((wanted == :present) ? :create : :destroy) if change
     again = described_class.new(name: 'a slot', program: program, **params)
     expect(again.provider.exists?).to eq(wanted == :present)
     File.read(file)

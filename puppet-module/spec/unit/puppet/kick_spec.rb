@@ -168,7 +168,7 @@ describe 'the report processor kick' do
     asked_for = []
     process(change, kick('a'), kick('b'), kick('c')) do |report|
       allow(report).to receive(:now) { times.shift }
-      allow(report).to receive(:run) { |_, seconds| asked_for << seconds && ['', "took longer than #{seconds} s"] }
+      allow(report).to receive(:run) { |_, seconds| (asked_for << seconds) && ['', "took longer than #{seconds} s"] }
     end
     expect(asked_for).to eq([14, 1])
     expect(lines(:err)).to match([%r{'kick -> a' .* took longer than 14 s}, %r{'kick -> b' .* took longer than 1 s}, %r{'kick -> c' .* those before it took too long}])

@@ -258,8 +258,8 @@ describe 'the type trigger' do
 
     sensitive = ->(value) { Puppet::Pops::Types::PSensitiveType::Sensitive.new(value) }
     {
-      'a Sensitive command'       => ->(words) { sensitive.call(words) },
-      'a command of which a word is Sensitive' => ->(words) { words.map { |word| word == 'pass' ? sensitive.call(word) : word } },
+      'a Sensitive command' => ->(words) { sensitive.call(words) },
+      'a command of which a word is Sensitive' => ->(words) { words.map { |word| (word == 'pass') ? sensitive.call(word) : word } },
     }.each do |what, hidden|
       it "never prints #{what}" do
         stub_program('pass is wrong', 3)

@@ -6,7 +6,7 @@ Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
   desc 'Writes the puppet.conf that this run was started with.'
 
   def exists?
-    resource[:ensure] == :absent ? !own.nil? : own == resource.command
+    (resource[:ensure] == :absent) ? !own.nil? : own == resource.command
   end
 
   def create

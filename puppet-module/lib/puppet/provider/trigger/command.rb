@@ -18,10 +18,10 @@ Puppet::Type.type(:trigger).provide(:command) do
 
   # One command for each host, or one for all of them.
   def commands(hosts)
-    all = resource[:command].map { |word| word.gsub('%{hosts}', hosts.join(',')) } # rubocop:disable Style/FormatStringToken
-    return [all] unless all.any? { |word| word.include?('%{host}') } # rubocop:disable Style/FormatStringToken
+    all = resource[:command].map { |word| word.gsub('%{hosts}', hosts.join(',')) }
+    return [all] unless all.any? { |word| word.include?('%{host}') }
 
-    hosts.map { |host| all.map { |word| word.gsub('%{host}', host) } } # rubocop:disable Style/FormatStringToken
+    hosts.map { |host| all.map { |word| word.gsub('%{host}', host) } }
   end
 
   # What went wrong, or nil.

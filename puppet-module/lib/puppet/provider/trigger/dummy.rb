@@ -5,7 +5,7 @@ Puppet::Type.type(:trigger).provide(:dummy) do
 
   # Says whom it would have told.
   def fire
-    wanted = [:hosts, :where, :class, :environment].filter_map { |key| "#{key} #{Array(resource[key]).join(', ')}" unless resource[key].nil? }
+    wanted = %i[hosts where class environment].filter_map { |key| "#{key} #{Array(resource[key]).join(', ')}" unless resource[key].nil? }
     resource.notice("the dummy starts nothing; it was to start Puppet on #{wanted.join('; ')}")
   end
 end

@@ -60,7 +60,7 @@ Puppet::Type.type(:trigger).provide(:fleet) do
   # The options of `again-fleet trigger`, in a fixed order.
   def options
     hosts = Array(resource[:hosts]).map { |host| "--to=#{host}" }
-    limits = [:delta, :ttl, :at_once, :stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
+    limits = %i[delta ttl at_once stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
     wait = ['--wait'] if resource.wait?
     ["--engine=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *limits, *wait]
   end
@@ -69,6 +69,6 @@ Puppet::Type.type(:trigger).provide(:fleet) do
 
   # The options that say whom it is for besides hosts.
   def selection
-    [:where, :class, :environment].flat_map { |key| Array(resource[key]).map { |value| "--#{key}=#{value}" } }
+    %i[where class environment].flat_map { |key| Array(resource[key]).map { |value| "--#{key}=#{value}" } }
   end
 end

@@ -132,7 +132,7 @@ class PuppetX::Again::Events::Spool
   def lost_before(path)
     line = File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) if file.stat.file? }
     lost = JSON.parse(line).dig('begun', 'lost')
-    lost.is_a?(Integer) && lost.between?(0, 1 << 32) ? lost : 0
+    (lost.is_a?(Integer) && lost.between?(0, 1 << 32)) ? lost : 0
   rescue StandardError
     0
   end

@@ -76,7 +76,7 @@ class PuppetX::Again::Events::Telling
     end
     told = {
       n: number, at: Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond), resource: "#{status.resource_type}[#{title}]", change: change,
-      corrective: event&.corrective_change ? true : false, tags: tags, within: within
+      corrective: event&.corrective_change ? true : false, tags: tags, within: within,
     }
     told[:property] = event.property if event&.property
     told[:file] = status.file if status.file
@@ -160,7 +160,7 @@ class PuppetX::Again::Events::Telling
     return value unless property
 
     text = property.public_send(how, value).to_s
-    text == "'#{value}'" ? value : text
+    (text == "'#{value}'") ? value : text
   end
 
   def clean(value)

@@ -44,7 +44,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     'productname' => 'dmi.product.name', 'rubyversion' => 'ruby.version', 'selinux' => 'os.selinux.enabled',
     'serialnumber' => 'dmi.product.serial_number', 'swapfree' => 'memory.swap.available', 'swapsize' => 'memory.swap.total',
     'uptime' => 'system_uptime.uptime', 'uptime_days' => 'system_uptime.days', 'uptime_hours' => 'system_uptime.hours',
-    'uptime_seconds' => 'system_uptime.seconds', 'uuid' => 'dmi.product.uuid'
+    'uptime_seconds' => 'system_uptime.seconds', 'uuid' => 'dmi.product.uuid',
   }.freeze
   define_method(:flat_names) { flat_names }
 
@@ -72,7 +72,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
   def comparison(fact, operator, wanted)
     pattern = wanted[%r{\A/(.*)/\z}m, 1]
     pattern ||= wanted if operator == '=~'
-    pattern = ['=', '!=', '=~'].include?(operator) && pattern ? Regexp.new(pattern) : nil
+    pattern = (['=', '!=', '=~'].include?(operator) && pattern) ? Regexp.new(pattern) : nil
     { fact: fact, operator: operator, wanted: wanted, pattern: pattern }
   rescue RegexpError => e
     raise ArgumentError, "#{wanted.inspect} is no regular expression: #{e.message}"
@@ -130,7 +130,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     return facts[name] unless facts[name].nil?
 
     value = dig(facts, name)
-    value.nil? && flat_names.key?(name) ? dig(facts, flat_names[name]) : value
+    (value.nil? && flat_names.key?(name)) ? dig(facts, flat_names[name]) : value
   end
 
   def dig(facts, name)
@@ -239,7 +239,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
   def question(comparisons, environment)
     conditions = comparisons.map { |comparison| condition(comparison) }.compact
     conditions.unshift(['=', 'environment', environment]) if environment
-    what = ['extract', ['certname', 'environment', 'facts']]
+    what = ['extract', %w[certname environment facts]]
     what << (conditions.one? ? conditions.first : ['and', *conditions]) if conditions.any?
     ['from', 'inventory', what]
   end
