@@ -1,6 +1,6 @@
 # again: build it, see it work, test it. Each target does its own set-up on a Debian machine with Rust.
 
-.PHONY: build build-aarch64 package demo demo-fleet check test test-system nightly bench matrix lab soak fuzz clean
+.PHONY: build build-aarch64 package release demo demo-fleet check test test-system nightly bench matrix lab soak fuzz clean
 
 # Two stripped static binaries in dist/ and in the module's files: again, and again-fleet.
 build:
@@ -16,6 +16,11 @@ build-aarch64:
 package:
 	@tests/tools/need binutils gcc gcc-aarch64-linux-gnu protobuf-compiler libprotobuf-dev dpkg rpm python3
 	@tests/tools/package
+
+# All that a release page has, signed, into dist/release: doc/releasing.md.
+release:
+	@tests/tools/need binutils gcc gcc-aarch64-linux-gnu protobuf-compiler libprotobuf-dev dpkg rpm python3 git jq apt-utils createrepo-c gnupg openssh-client
+	@packaging/release "$(VERSION)"
 
 # A real puppet apply that needs six runs, in a scratch directory.
 demo:
@@ -38,7 +43,7 @@ test-system:
 	@cargo xtask test --system
 
 # What takes hours: every Puppet, fuzzing, mutants of the decisions, simulated fleets, a fleet
-# killed at every step, an upgrade from packages, faults over and over, trial benchmarks.
+# killed at every step, an upgrade from packages, faults over and over, trial benchmarks, two releases.
 nightly:
 	@cargo xtask test --nightly
 

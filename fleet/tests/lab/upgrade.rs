@@ -8,10 +8,14 @@ use again_rig::net::{Host, Net};
 use again_rig::{Lab, ask_for};
 use serde_json::Value;
 
-use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, apply, certify, check, empty, engine, is_linked};
+use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, certify, check, empty, engine, is_linked};
 
-/// As the classes set up a node with packaged programs.
+const PAGE: &str = include_str!("../../../doc/install.md");
+
+/// As the classes set up a node with packaged programs, in two runs.
 const CLASSES: &str = "
+file { '/root/first': content => 'made in the first run', notify => Exec['again'] }
+if find_file('/root/first') { file { '/root/second': content => 'made in the second run' } }
 class { 'common::again': manage_binary => 'none', binary => '/usr/bin/again', max_runs => 1000, jitter => 0 }
 class { 'common::again::fleet':
   manage_binary => 'none',
@@ -71,7 +75,20 @@ systemctl show --property=Id,ActiveState,UnitFileState,FragmentPath again-fleet.
 systemctl show --property=Id,ActiveEnterTimestampMonotonic again-fleet.socket again-fleet-take.socket again-fleet-calls.path
 ";
 
-/// The packages of one version.
+/// The block of commands with this number, from 0, below this heading of the page.
+fn commands(heading: &str, number: usize) -> &'static str {
+    let (_, section) = PAGE
+        .split_once(&format!("\n## {heading}\n"))
+        .expect("the heading");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let block = section.split("\n```sh\n").nth(number + 1);
+    let block = block.and_then(|text| text.split("\n```").next());
+    block.unwrap_or_else(|| panic!("{heading} has no block {number}"))
+}
+
+const DEBIAN: &str = "Debian and Ubuntu";
+
+/// The release of one version.
 struct Packages {
     /// Where a machine has them.
     place: &'static str,
@@ -94,20 +111,45 @@ impl Packages {
         (from, Packages { place, version })
     }
 
-    /// Installs both, over whatever is there.
+    /// Runs commands of the page in the directory of this release.
+    #[track_caller]
+    fn run(&self, lab: &Lab, commands: &str) -> String {
+        let (place, version) = (self.place, &self.version);
+        lab.sh(&format!(
+            "cd {place}; export DEBIAN_FRONTEND=noninteractive
+            signers=/srv/from/allowed_signers version={version} releases=file:/srv/releases
+            {{ {commands}\n}} 2>&1 </dev/null"
+        ))
+    }
+
+    /// Publishes this release as the current one, and installs both packages from it, over whatever is there.
     #[track_caller]
     fn install(&self, lab: &Lab) {
         let (place, version) = (self.place, &self.version);
-        let deb = |name: &str| format!("{place}/{name}_{version}-1_amd64.deb");
-        let (helper, fleet) = (deb("again"), deb("again-fleet"));
-        let script =
-            format!("DEBIAN_FRONTEND=noninteractive dpkg -i {helper} {fleet} 2>&1 </dev/null");
-        lab.sh(&script);
+        let newer = lab.sh(&format!(
+            ": >/etc/apt/sources.list # there is no network to Debian's packages
+            mkdir -p /srv/releases
+            ln -sfn {place} /srv/releases/current
+            ln -sfn {place} /srv/releases/{version}
+            installed=$(dpkg-query --show --showformat='${{Version}}' again 2>/dev/null || true)
+            dpkg --compare-versions \"$installed\" gt {version}-1 && echo newer || true"
+        ));
+        self.run(lab, commands(DEBIAN, usize::from(!newer.is_empty())));
         let versions = lab.sh("again --version; again-fleet --version");
         assert_eq!(
             versions,
             format!("again {version}\nagain-fleet {version}\n")
         );
+    }
+
+    /// Verifies the release, installs it, and compares the SBOM with the program.
+    #[track_caller]
+    fn verify_and_install(&self, lab: &Lab) {
+        let said = self.run(lab, commands("Verify", 0));
+        assert!(said.contains("Good \"file\" signature for again"), "{said}");
+        self.install(lab);
+        let said = self.run(lab, commands("Verify", 2));
+        assert!(said.contains("\"content\""), "{said}");
     }
 }
 
@@ -140,11 +182,15 @@ impl Fleet {
                     let lab = empty(bridge, &host, Image::Node, binds);
                     certify(&lab, &host);
                     lab.write("/root/run.pp", RUN);
-                    from.install(&lab);
+                    let own = files(&lab);
+                    from.verify_and_install(&lab);
                     if host.name == WEB2.name {
+                        lab.write("/root/before", &own);
                         lab.sh(BY_HAND);
                     } else {
-                        apply(&lab, "/root/node.pp", CLASSES);
+                        lab.write("/root/node.pp", CLASSES);
+                        lab.sh("again converge -- puppet apply --color=false /root/node.pp");
+                        assert!(lab.read("/root/second").contains("second run"));
                     }
                     lab
                 })
@@ -229,7 +275,7 @@ impl Fleet {
 /// A command that waits for its time on a node: its name, and its waiter.
 fn waits(lab: &Lab, name: &str) -> u64 {
     let script =
-        format!("again run --name {name} --delta 40s -- /bin/sh -c 'echo {name} >>/root/waited'");
+        format!("again run --name {name} --delta 1h -- /bin/sh -c 'echo {name} >>/root/waited'");
     lab.sh(&script);
     waiter(lab, name).expect("it waits")
 }
@@ -255,7 +301,7 @@ fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     let during = fleet.count() - before;
     assert!(during > 0, "{name}: nobody has fired meanwhile");
     println!(
-        "{name}: dpkg took {took:.1} s, linked {:.1} s after it began, {during} firings meanwhile",
+        "{name}: apt-get took {took:.1} s, linked {:.1} s after it began, {during} firings meanwhile",
         lab.uptime() - began
     );
     assert_eq!(lab.sh(STANDING), stands, "{name}");
@@ -264,6 +310,7 @@ fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     let version = format!("version {} ", to.version);
     assert!(service.starts_with(&version), "{name}: {service}");
     assert_eq!(waiter(lab, name), Some(waits), "{name}: another waiter");
+    lab.sh(&format!("again now {name}"));
     assert_eq!(fleet.holder(), held, "{name}: the lock has changed hands");
     // Time itself is tested: nodes of both versions are at work for a while.
     std::thread::sleep(Duration::from_secs(8));
@@ -423,8 +470,29 @@ fn stays_stopped(lab: &Lab, to: &Packages) {
     assert_eq!(lab.sh(STANDING), stands);
 }
 
+/// The names of files that remind of the packages.
+fn files(lab: &Lab) -> String {
+    lab.sh("find / -xdev -name '*again*' -not -path '/root/*' -not -path '/srv/*' | sort")
+}
+
+/// A removal ends what is pending and keeps the state; a purge leaves what was there before the installation, and the operator's settings.
+fn is_removed_and_purged(lab: &Lab, packages: &Packages) {
+    lab.sh("again run --name last --delta 1h -- /bin/true");
+    let said = packages.run(lab, "apt-get remove -y again again-fleet");
+    assert!(said.contains("again: stopped: timer 'last'"), "{said}");
+    assert!(lab.read("/var/lib/again/history.jsonl").contains("last"));
+    packages.run(lab, commands(DEBIAN, 2));
+    lab.sh("rm -r /etc/again.toml /etc/again-fleet.toml /etc/again-fleet-locks.d /etc/systemd/system/again-fleet.service.d");
+    assert_eq!(files(lab), lab.read("/root/before"));
+    let left = lab.sh("pgrep -a again || true
+        systemctl daemon-reload
+        systemctl list-unit-files --plain --no-legend --no-pager 'again*'
+        dpkg-query --list 'again*' 2>/dev/null | grep '^[a-z][a-z] ' || true");
+    assert_eq!(left, "");
+}
+
 #[test]
-#[ignore = "takes packages of two versions: tests/upgrade/run"]
+#[ignore = "takes releases of two versions: tests/upgrade/run"]
 fn a_fleet_at_work_is_upgraded_node_by_node_and_back_and_loses_nothing() {
     let (old, from) = Packages::named_by("AGAIN_FLEET_UPGRADE_FROM", "/srv/from");
     let (new, to) = Packages::named_by("AGAIN_FLEET_UPGRADE_TO", "/srv/to");
@@ -472,4 +540,5 @@ fn a_fleet_at_work_is_upgraded_node_by_node_and_back_and_loses_nothing() {
     for node in [web2, web1] {
         has_not_failed(&node.lab);
     }
+    is_removed_and_purged(&web2.lab, &to);
 }

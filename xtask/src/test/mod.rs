@@ -301,7 +301,7 @@ fn judged(mut results: Results, status: ExitStatus, name: &str) -> Results {
 }
 
 /// Checks the syntax of every script.
-const SYNTAX: &str = r#"find tests .ci -type f | while read -r file; do
+const SYNTAX: &str = r#"find tests packaging .ci -type f | while read -r file; do
   ! head -n 1 "$file" | grep -qa '^#!.*bash$' || bash -n "$file" || exit 1
 done"#;
 

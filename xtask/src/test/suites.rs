@@ -61,11 +61,11 @@ nightly bench            20  25 | xtask bench --quick  | puppet-agent python3 li
 nightly mutants          20 180 | tests/tools/mutants  |
 nightly fleet-seeds      20 180 | tests/tools/seeds 100000    |
 nightly fleet-sweep      20 180 | tests/tools/sweep 6         | @ca etcd-server
-nightly fleet-upgrade    15  75 | tests/upgrade/run           | @ca dpkg rpm python3 gcc-aarch64-linux-gnu git tests/lab/setup tests/lab/server-image
+nightly fleet-upgrade    15  75 | tests/upgrade/run           | @ca @release tests/lab/setup tests/lab/server-image
 nightly fleet-lab-backends 4 40 | fleet lab 2 nightly::       | @ca libfaketime tests/lab/setup tests/lab/server-image
 nightly events-cost      20  25 | tests/tools/events-cost 9   | puppet-agent
 nightly soak             10  50 | tests/tools/soak 600 1      | python3 util-linux
-nightly reproducible     20  50 | tests/tools/reproducible    |
+nightly release          20  90 | tests/release/run           | @release minisign dnf r10k buildah libfaketime tests/lab/setup
 nightly matrix-all       20  50 | tests/matrix/run --all      | puppet-agent debootstrap util-linux mount
 nightly module-renamed   10  25 | tests/module/specs   | puppet-agent ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb
 nightly deny             10  25 | tests/tools/deny     |
@@ -77,7 +77,7 @@ nightly fleet-engines-13  4  25 | newer engines 8      | @ca etcd-client openssl
 pub const BUILD: &str = "binutils gcc libc6-dev protobuf-compiler libprotobuf-dev";
 
 /// Groups of Debian packages.
-const GROUPS: [(&str, &str); 3] = [
+const GROUPS: [(&str, &str); 4] = [
     // A CA like Puppet's.
     (
         "@ca",
@@ -86,6 +86,11 @@ const GROUPS: [(&str, &str); 3] = [
     // Without augparse, each run of Puppet has libaugeas parse all of its lenses to know its version: half of the time of a run.
     ("@puppet", "puppet-agent augeas-tools"),
     ("@backends", "etcd-server etcd-client nats-server"),
+    // What makes a release.
+    (
+        "@release",
+        "dpkg rpm python3 gcc-aarch64-linux-gnu git jq apt-utils createrepo-c gnupg openssh-client",
+    ),
 ];
 
 /// When a suite runs.
