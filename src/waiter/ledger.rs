@@ -422,7 +422,7 @@ mod tests {
         let before = record.clone();
         let mut ledger = ledger("again");
         ledger.saw_end(RUN, s(10));
-        assert!(!ledger.enter(&mut record, Some("held"), &at(10)));
+        assert!(!ledger.enter(&mut record, Some(&Why::Held("held".to_owned())), &at(10)));
         assert_eq!(ledger.take(&mut record, &at(10)), None);
         assert!(!ledger.view(&record, s(10), false).in_charge);
         assert_eq!(record, before);
@@ -437,6 +437,7 @@ mod tests {
             held in proptest::option::of("[a-z]{1,4}"),
         ) {
             let (end, delta, jitter) = waits;
+            let why = held.map(Why::Held);
             let mut record = record(&["again"], delta, jitter);
             let mut ledger = ledger("again");
             if let Some(seen) = others {
@@ -449,10 +450,10 @@ mod tests {
                 ledger.put_off(&record, s(now + wait), s(now));
                 if written {
                     let due = due(&ledger, &record);
-                    ledger.enter(&mut record, held.as_deref(), &at(now));
+                    ledger.enter(&mut record, why.as_ref(), &at(now));
                     prop_assert_eq!(super::tests::due(&ledger, &record), due);
                     prop_assert_eq!(record.timers["again"].due, due);
-                    prop_assert!(!ledger.enter(&mut record, held.as_deref(), &at(now + 1)));
+                    prop_assert!(!ledger.enter(&mut record, why.as_ref(), &at(now + 1)));
                 }
             }
             let due = due(&ledger, &record);

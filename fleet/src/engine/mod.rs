@@ -90,7 +90,7 @@ pub struct Limit {
 
 impl Limit {
     /// Takes a value of this size off, if the limit allows one more.
-    fn take(&mut self, size: usize) -> bool {
+    pub fn take(&mut self, size: usize) -> bool {
         let is_allowed = self.values > 0 && size <= self.bytes;
         if is_allowed {
             self.values -= 1;
