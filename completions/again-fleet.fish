@@ -59,7 +59,7 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l stop
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l ttl -d 'How long a node that is away may take it [default: ttl of the settings, an hour; with --at-once a day]' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l for -d 'Fire on behalf of this node, whose report asks for it; called by the report processor kick' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l job-id -d 'The job id in that report, empty for none, by which it is known where the run comes from' -r
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l engine -d 'Fire over this engine or not at all: etcd or nats' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l backend -d 'Fire over this backend or not at all: etcd or nats' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l wait -d 'Wait until each node has told how its run ended, at most for the ttl and the delta'
@@ -111,7 +111,7 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -l stat
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand release" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l own -d 'Only those for which this node is a candidate, as its service knows them, without asking the engine'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l own -d 'Only those for which this node is a candidate, as its service knows them, without asking the backend'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -l json -d 'Print JSON'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not __fish_seen_subcommand_from reset" -f -a "reset" -d 'Reset the tokens of a lock that nobody holds'

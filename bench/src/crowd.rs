@@ -40,7 +40,7 @@ struct Crowd<'s> {
     runs: Arc<AtomicBool>,
 }
 
-/// What so many idle services cost the engine.
+/// What so many idle services cost the backend.
 #[derive(Clone, Copy)]
 struct Point {
     nodes: usize,
@@ -52,7 +52,7 @@ struct Point {
     disk: f64,
 }
 
-/// How many services there are when the engine is looked at.
+/// How many services there are when the backend is looked at.
 fn steps() -> [usize; 3] {
     let all = scene::crowd();
     [all / 10, 3 * all / 10, all]
@@ -188,7 +188,7 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// Until each has said so often that it has reached the engine.
+    /// Until each has said so often that it has reached the backend.
     fn wait_for(&self, times: usize) -> Result<()> {
         let is_there = |name: &String| {
             let log = fs::read_to_string(self.scene.path(name, "log"));
@@ -206,12 +206,12 @@ impl<'s> Crowd<'s> {
         let seconds = many(60, 1) as u64;
         // What the start has left to do is done.
         sleep(Duration::from_secs(seconds / 3));
-        let busy = self.scene.engine_busy()?;
+        let busy = self.scene.backend_busy()?;
         sleep(Duration::from_secs(seconds));
-        let busy = self.scene.engine_busy()? - busy;
+        let busy = self.scene.backend_busy()? - busy;
         Ok(Point {
             nodes: self.cast.len(),
-            memory: self.scene.engine_memory()? as f64 / 1e3,
+            memory: self.scene.backend_memory()? as f64 / 1e3,
             busy: 100.0 * busy / seconds as f64,
             disk: fs::metadata(self.scene.at("etcd/member/snap/db"))?.len() as f64 / 1e6,
         })
@@ -334,10 +334,10 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// The engine ends and begins anew.
+    /// The backend ends and begins anew.
     fn storm(&mut self, table: &mut Table) -> Result<()> {
         let count = self.names.len();
-        self.scene.engine_anew()?;
+        self.scene.backend_anew()?;
         let began = now();
         self.wait_for(2)?;
         table.add(

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use again_fleet::engine::etcd::Etcd;
-use again_fleet::engine::{Engine, Feed, Times, Tls};
+use again_fleet::backend::etcd::Etcd;
+use again_fleet::backend::{Backend, Feed, Times, Tls};
 use again_fleet::identity::authority::Revocation;
 use again_fleet::identity::own::Own;
 use again_fleet::wire::envelope::{Draft, seal};
@@ -161,14 +161,14 @@ fn fired(fire: &[CString], stamp: &Path) -> Result<f64> {
     Ok((ran - began) as f64 / 1e6)
 }
 
-/// The way from a trigger to the run on another node, that of the loop in a shell, and the engine alone.
+/// The way from a trigger to the run on another node, that of the loop in a shell, and the backend alone.
 fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
     let (stamp, fire) = (scene.dir.join("stamp"), scene.trigger("lb1.test"));
-    let engine = Alone::new(scene)?;
+    let backend = Alone::new(scene)?;
     let mut all: [Samples; 3] = Default::default();
     for n in 0..many(300, 5) {
         all[0].add(fired(&fire, &stamp)?);
-        all[1].add(engine.put_to_watch(n)? * 1e3);
+        all[1].add(backend.put_to_watch(n)? * 1e3);
         all[2].add(fired(&peer.fire(), &peer.stamp)?);
     }
     let [ours, floor, peer] = all;
@@ -180,7 +180,7 @@ fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
             ours.len()
         ),
         &ours.text("ms"),
-        &format!("the engine's own put to watch {}", floor.text("ms")),
+        &format!("the backend's own put to watch {}", floor.text("ms")),
         &format!(
             "`etcdctl put`, `etcdctl watch` and task-spooler {}",
             peer.text("ms")
@@ -200,7 +200,7 @@ fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
 /// Who is there, and who is meant, among a thousand nodes. What each of them tells is signed as Puppet's own keys sign it.
 fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
     let count = crowd();
-    let engine = Alone::new(scene)?;
+    let backend = Alone::new(scene)?;
     let (all, key) = (
         fs::read_to_string(scene.at("crowd.pem"))?,
         fs::read(scene.at("crowd.key"))?,
@@ -215,9 +215,9 @@ fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
         let sealed = seal(&[draft], |message| own.sign(message))?;
         let place = own.signer().node.as_str().replace('.', "=");
         let key = format!("again/v1/test/node/{place}");
-        engine
+        backend
             .runtime
-            .block_on(engine.writer.put(&key, &sealed[0], None))?;
+            .block_on(backend.writer.put(&key, &sealed[0], None))?;
     }
     let time = |command: &[CString], times: usize| -> Result<Samples> {
         let mut took = Samples::default();
@@ -288,7 +288,7 @@ fn told(own: &Own, n: usize) -> Inventory {
     }
 }
 
-/// Two clients of the engine, without any service.
+/// Two clients of the backend, without any service.
 struct Alone {
     runtime: tokio::runtime::Runtime,
     writer: Etcd,

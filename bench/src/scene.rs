@@ -68,13 +68,13 @@ impl Scene {
         self.dir.join(format!("{name}.{what}"))
     }
 
-    /// The resident memory of the engine, in kB.
-    pub fn engine_memory(&self) -> Result<u64> {
+    /// The resident memory of the backend, in kB.
+    pub fn backend_memory(&self) -> Result<u64> {
         Ok(needs(self.cast[0].0.id())?.resident)
     }
 
-    /// How long the engine has kept a processor busy, in seconds: utime and stime of proc_pid_stat(5), in hundredths.
-    pub fn engine_busy(&self) -> Result<f64> {
+    /// How long the backend has kept a processor busy, in seconds: utime and stime of proc_pid_stat(5), in hundredths.
+    pub fn backend_busy(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.cast[0].0.id()))?;
         let (_, fields) = stat.rsplit_once(')').context("stat")?;
         let both = fields.split_whitespace().skip(11).take(2);
@@ -82,12 +82,12 @@ impl Scene {
         Ok(ticks / 100.0)
     }
 
-    /// Kills the engine, and begins it again with what it has on disk.
-    pub fn engine_anew(&mut self) -> Result<()> {
+    /// Kills the backend, and begins it again with what it has on disk.
+    pub fn backend_anew(&mut self) -> Result<()> {
         drop(self.cast.remove(0));
         self.etcd()?;
-        let engine = self.cast.pop().context("an engine")?;
-        self.cast.insert(0, engine);
+        let backend = self.cast.pop().context("a backend")?;
+        self.cast.insert(0, backend);
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl Scene {
             ("spool_dir", self.at(&format!("{name}.spool"))),
         ];
         let mut text = format!(
-            "engine = 'etcd'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test']\n\
+            "backend = 'etcd'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test']\n\
              spread = 0\nslots_group = 'bench'\nslots_limit = {}\nrun_cmd = [{bench:?}, '{STAMP}', {stamp:?}]\n",
             self.port, SLOTS
         );
@@ -188,7 +188,7 @@ impl Scene {
         words(&[&[&program(), "--config", &settings], more].concat())
     }
 
-    /// The engine's own client.
+    /// The backend's own client.
     pub fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
         let (address, ca) = (self.address(), self.at("ca.pem"));
         let (cert, key) = (self.at("web2.test.pem"), self.at("web2.test.key"));

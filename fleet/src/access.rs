@@ -1,20 +1,20 @@
-//! How the engine is reached, by the settings and the files as they are now.
+//! How the backend is reached, by the settings and the files as they are now.
 
 use std::path::Path;
 
-use crate::engine::{Tls, tls};
+use crate::backend::{Tls, tls};
 use crate::identity::authority::Revocation;
 use crate::identity::files;
 use crate::policy::rule::Rule;
-use crate::settings::{Endpoint, Engine, Settings, Trust};
+use crate::settings::{Endpoint, Backend, Settings, Trust};
 use crate::wire::name::{Namespace, Node};
 
-/// The engine's servers, and who this node is to them.
+/// The backend's servers, and who this node is to them.
 #[derive(Clone)]
 pub struct Access {
     /// Which kind.
-    pub engine: Engine,
-    /// Their addresses, as the engine's client wants them.
+    pub backend: Backend,
+    /// Their addresses, as the backend's client wants them.
     pub servers: Vec<String>,
     /// Certificates, unless nothing is encrypted.
     pub tls: Option<Tls>,
@@ -32,21 +32,21 @@ impl Access {
     /// By these settings; the files are read.
     ///
     /// # Errors
-    /// Nothing says where the engine is, or a file cannot be read.
+    /// Nothing says where the backend is, or a file cannot be read.
     pub fn new(settings: &Settings) -> Result<Access, String> {
         let Settings {
-            engine,
+            backend,
             endpoints,
             tls,
             namespace,
             ..
         } = settings;
         if endpoints.is_empty() {
-            return Err("it is not set where the engine is; set endpoints".to_owned());
+            return Err("it is not set where the backend is; set endpoints".to_owned());
         }
-        let servers = endpoints.iter().map(|one| address(*engine, *tls, one));
+        let servers = endpoints.iter().map(|one| address(*backend, *tls, one));
         Ok(Access {
-            engine: *engine,
+            backend: *backend,
             servers: servers.collect(),
             tls: tls.then(|| certificates(settings)).transpose()?,
             node: settings.certname().map_err(|e| e.to_string())?.clone(),
@@ -72,7 +72,7 @@ impl Access {
                 let files = (tls.ca, tls.crl, tls.certificate, tls.key);
                 (files, tls.revocation, tls.refuses_open_servers)
             });
-            (one.engine, one.servers.clone(), tls)
+            (one.backend, one.servers.clone(), tls)
         };
         parts(self) == parts(other)
             && self.rules == other.rules
@@ -80,12 +80,12 @@ impl Access {
     }
 }
 
-fn address(engine: Engine, tls: bool, endpoint: &Endpoint) -> String {
-    let (scheme, usual) = match (engine, tls) {
-        (Engine::Etcd, true) => ("https", 2379),
-        (Engine::Etcd, false) => ("http", 2379),
-        (Engine::Nats, true) => ("tls", 4222),
-        (Engine::Nats, false) => ("nats", 4222),
+fn address(backend: Backend, tls: bool, endpoint: &Endpoint) -> String {
+    let (scheme, usual) = match (backend, tls) {
+        (Backend::Etcd, true) => ("https", 2379),
+        (Backend::Etcd, false) => ("http", 2379),
+        (Backend::Nats, true) => ("tls", 4222),
+        (Backend::Nats, false) => ("nats", 4222),
     };
     let port = endpoint.port.unwrap_or(usual);
     let host = &endpoint.host;
@@ -109,7 +109,7 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
         certificate: read(&paths.certificate)?,
         key: read(&paths.key)?,
         // The word of whoever can write there is believed.
-        refuses_open_servers: settings.trust == Trust::Engine,
+        refuses_open_servers: settings.trust == Trust::Backend,
     })
 }
 
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn new_revocation_list_needs_a_new_connection() {
         let access = |list: &[u8]| Access {
-            engine: Engine::Etcd,
+            backend: Backend::Etcd,
             servers: Vec::new(),
             tls: Some(Tls {
                 ca: Vec::new(),
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_has_its_scheme_and_its_port() {
-        let at = |engine, tls, host: &str, port| {
+    fn each_backend_has_its_scheme_and_its_port() {
+        let at = |backend, tls, host: &str, port| {
             let host = host.to_owned();
-            address(engine, tls, &Endpoint { host, port })
+            address(backend, tls, &Endpoint { host, port })
         };
-        assert_eq!(at(Engine::Etcd, true, "e", None), "https://e:2379");
-        assert_eq!(at(Engine::Etcd, false, "e", Some(1)), "http://e:1");
-        assert_eq!(at(Engine::Nats, true, "e", None), "tls://e:4222");
-        assert_eq!(at(Engine::Nats, false, "::1", None), "nats://[::1]:4222");
+        assert_eq!(at(Backend::Etcd, true, "e", None), "https://e:2379");
+        assert_eq!(at(Backend::Etcd, false, "e", Some(1)), "http://e:1");
+        assert_eq!(at(Backend::Nats, true, "e", None), "tls://e:4222");
+        assert_eq!(at(Backend::Nats, false, "::1", None), "nats://[::1]:4222");
     }
 }

@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::fire::Request;
-use crate::settings::Engine;
+use crate::settings::Backend;
 use crate::step::model::{Back, News, Said, SelectionState, StoredShown};
 use crate::wire::body::Content;
 use crate::wire::inventory::Inventory;
@@ -77,7 +77,7 @@ pub enum Question {
     Ended(Outcome),
     /// To remove what a node that is gone for good has told of itself.
     Forget(Node),
-    /// What followed from an origin, or from all that the engine knows of.
+    /// What followed from an origin, or from all that the backend knows of.
     Story(Option<Id>),
     /// A slot for a run.
     Slot(Wish),
@@ -117,7 +117,7 @@ pub struct Wish {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The engine has it for this node.
+    /// The backend has it for this node.
     Delivered(Node),
     /// It is on this machine's disk for this node.
     Kept(Node),
@@ -181,7 +181,7 @@ pub enum Answer {
         /// The token.
         token: u64,
     },
-    /// The engine did not show what was asked for; why.
+    /// The backend did not show what was asked for; why.
     NotSeen(String),
     /// The question is not one that this service answers.
     Refused(String),
@@ -193,7 +193,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// The backend.
-    pub engine: Engine,
+    pub backend: Backend,
     /// Why it cannot be reached; nothing if it can.
     pub away: Option<String>,
     /// Until when what is kept is sent, milliseconds of the wall clock after 1970.
@@ -214,9 +214,9 @@ pub struct How {
     pub namespace: Namespace,
     /// When it began, milliseconds of the wall clock after 1970.
     pub began: u64,
-    /// Its connection to the engine.
+    /// Its connection to the backend.
     pub link: Link,
-    /// Failures of its work while the engine is reached.
+    /// Failures of its work while the backend is reached.
     pub failures: Vec<Failure>,
     /// What waits to be sent.
     pub outbox: Waiting,
@@ -268,23 +268,23 @@ impl Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reason {
-    /// The engine does not allow this node to do it.
+    /// The backend does not allow this node to do it.
     Rights,
-    /// The engine has no room.
+    /// The backend has no room.
     Room,
-    /// The engine has no room for events, which are worth less than triggers.
+    /// The backend has no room for events, which are worth less than triggers.
     Events,
-    /// The engine does not hold values of this size.
+    /// The backend does not hold values of this size.
     Size,
     /// The numbers for `again metrics` cannot be written.
     Metrics,
 }
 
-/// A connection to an engine.
+/// A connection to a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// The backend.
-    pub engine: Engine,
+    pub backend: Backend,
     /// Whether it is reached.
     pub is_up: bool,
     /// Since when, milliseconds of the wall clock after 1970.
@@ -298,7 +298,7 @@ pub struct Link {
 pub struct Waiting {
     /// Triggers whose targets have told nothing yet.
     pub triggers: u64,
-    /// Selections that are resolved when the engine shows all nodes.
+    /// Selections that are resolved when the backend shows all nodes.
     pub selections: u64,
     /// Results of this node.
     pub results: u64,
@@ -309,7 +309,7 @@ pub struct Waiting {
 }
 
 /// What a client is told of its request, in the order in which it goes out.
-pub fn said(said: &Said, engine: Engine, away: Option<&str>) -> Vec<Answer> {
+pub fn said(said: &Said, backend: Backend, away: Option<&str>) -> Vec<Answer> {
     let delivered = said.delivered.iter().cloned().map(Answer::Delivered);
     let kept = said.kept.iter().cloned().map(Answer::Kept);
     let failed = said
@@ -325,7 +325,7 @@ pub fn said(said: &Said, engine: Engine, away: Option<&str>) -> Vec<Answer> {
     ways.sort();
     ways.dedup();
     let summary = Summary {
-        engine,
+        backend,
         away: away.map(words),
         until: said.until.millis(),
         selection: said.selection.clone().map(|state| match state {
@@ -660,7 +660,7 @@ mod tests {
             namespace: "default".parse().expect("a namespace"),
             began: 1,
             link: Link {
-                engine: Engine::Etcd,
+                backend: Backend::Etcd,
                 is_up: false,
                 since: 2,
                 why: "connection refused".to_owned(),
@@ -723,7 +723,7 @@ mod tests {
             Answer::Failed(node("lb1"), "no".to_owned()),
             Answer::LeftOut("over 10 hops: a -> a ...".to_owned()),
             Answer::Said(Summary {
-                engine: Engine::Etcd,
+                backend: Backend::Etcd,
                 away: Some("silent".to_owned()),
                 until: 9,
                 selection: Some(SelectionState::NotStored("full".to_owned())),
@@ -752,7 +752,7 @@ mod tests {
             },
             Answer::NotSeen("etcd cannot be reached".to_owned()),
             Answer::Waits(", which has 3".to_owned()),
-            Answer::Away("the engine is not there".to_owned()),
+            Answer::Away("the backend is not there".to_owned()),
             Answer::Incomplete("only the newest 5 values".to_owned()),
             Answer::Slot(Box::new(crate::wire::slot::tests::slot("lb1", 5, 8)), 6),
         ]
@@ -830,11 +830,11 @@ mod tests {
             r#"{"kept":"lb1"}"#,
             r#"{"failed":["lb1","no"]}"#,
             r#"{"left_out":"over 10 hops: a -> a ..."}"#,
-            r#"{"said":{"engine":"etcd","away":"silent","until":9,"selection":{"not_stored":"full"}}}"#,
+            r#"{"said":{"backend":"etcd","away":"silent","until":9,"selection":{"not_stored":"full"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"engine":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {
@@ -965,9 +965,9 @@ mod tests {
             left_out: vec![too_far.clone(), too_far],
             selection: Some(SelectionState::NotStored("no\nroom".to_owned())),
         };
-        let answers = said(&step, Engine::Etcd, Some("silent"));
+        let answers = said(&step, Backend::Etcd, Some("silent"));
         let summary = Summary {
-            engine: Engine::Etcd,
+            backend: Backend::Etcd,
             away: Some("silent".to_owned()),
             until: 5,
             selection: Some(SelectionState::NotStored("no room".to_owned())),

@@ -7,7 +7,7 @@ use again_base::settings::choice;
 use clap::{Args, Parser, Subcommand};
 
 use crate::policy::select::{Condition, Selection};
-use crate::settings::Engine;
+use crate::settings::Backend;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Id, Name, Node};
 
@@ -112,9 +112,9 @@ pub struct Trigger {
     /// The job id in that report, empty for none, by which it is known where the run comes from
     #[arg(long, value_name = "JOB", requires = "on_behalf")]
     pub job_id: Option<String>,
-    /// Fire over this engine or not at all: etcd or nats
-    #[arg(long, value_name = "ENGINE", value_parser = choice::<Engine>)]
-    pub engine: Option<Engine>,
+    /// Fire over this backend or not at all: etcd or nats
+    #[arg(long, value_name = "BACKEND", value_parser = choice::<Backend>)]
+    pub backend: Option<Backend>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -273,7 +273,7 @@ pub struct Locks {
     /// Command other than showing the locks
     #[command(subcommand)]
     pub command: Option<LocksCommand>,
-    /// Only those for which this node is a candidate, as its service knows them, without asking the engine
+    /// Only those for which this node is a candidate, as its service knows them, without asking the backend
     #[arg(long)]
     pub own: bool,
     /// Print JSON
@@ -368,7 +368,7 @@ mod tests {
             (&["trigger", "--to", "a/b"], &["'a/b'", "is no certname"]),
             (&["trigger", "--too", "a"], &["'--too'", "similar"]),
             (
-                &["trigger", "--to", "a", "--engine", "x"],
+                &["trigger", "--to", "a", "--backend", "x"],
                 &["'x' is not one of etcd, nats"],
             ),
             (

@@ -1,13 +1,13 @@
 //! `again-fleet` carries triggers between machines: what one node's change starts on others.
 
-/// How the engine is reached.
+/// How the backend is reached.
 pub mod access;
 /// The language between a command and the service.
 pub mod ask;
 /// What was typed.
 pub mod cli;
 /// The store between the nodes.
-pub mod engine;
+pub mod backend;
 /// The language between the service and root's side.
 pub mod handover;
 /// What `again` prints.
@@ -19,7 +19,7 @@ pub mod outbox;
 /// What a node decides.
 pub mod policy;
 mod puppet;
-/// Values as they stand in the engine: signed, verified.
+/// Values as they stand in the backend: signed, verified.
 pub mod seal;
 /// The service of a node.
 pub mod service;
@@ -33,7 +33,7 @@ pub mod step;
 pub mod take;
 /// What Puppet and people call.
 pub mod verbs;
-/// What stands in the engine, as bytes.
+/// What stands in the backend, as bytes.
 pub mod wire;
 
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Values as they stand in the engine: signed by this node, and what is found there and by whom it was signed.
+//! Values as they stand in the backend: signed by this node, and what is found there and by whom it was signed.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use again_base::sys::clock::system_time;
 use ring::digest::{SHA256, digest};
 
-use crate::engine::Value;
+use crate::backend::Value;
 use crate::identity::files::Identity;
 use crate::identity::verifier::Verifier;
 use crate::identity::{Reason, Signer, Untrusted};
@@ -47,7 +47,7 @@ fn judged(why: &Untrusted) -> Found {
     }
 }
 
-/// Signs and verifies; or neither, where the engine is trusted.
+/// Signs and verifies; or neither, where the backend is trusted.
 pub struct Seals {
     me: Node,
     namespace: Namespace,
@@ -89,7 +89,7 @@ impl Seals {
     pub fn new(settings: &Settings) -> Result<Seals, String> {
         let me = settings.certname().map_err(|e| e.to_string())?.clone();
         let identity = match settings.trust {
-            Trust::Engine => None,
+            Trust::Backend => None,
             Trust::Puppet => {
                 let paths = settings.identity().map_err(|e| e.to_string())?;
                 Some(Identity::read(paths).map_err(|e| e.to_string())?)

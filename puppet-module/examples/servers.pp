@@ -33,7 +33,7 @@ case $facts['role'] {
     }
   }
   'node': {
-    # The names of the nodes are looked up when the catalog is compiled, and PuppetDB may know more of them than an engine.
+    # The names of the nodes are looked up when the catalog is compiled, and PuppetDB may know more of them than a backend.
     trigger { 'refresh load balancers':
       hosts => servers_with_role('haproxy').map |$server| { $server['certname'] },
     }

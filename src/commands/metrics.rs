@@ -55,7 +55,7 @@ enum Of {
 #[rustfmt::skip]
 const FLEET: &[(&str, &str, &str, Of)] = &[
     ("at", "written_timestamp_seconds", "When the service of again-fleet wrote these numbers; it does so every half minute.", Of::Time),
-    ("down", "engine_down_seconds", "How long the engine has not been reached; 0 while it is.", Of::Age),
+    ("down", "backend_down_seconds", "How long the backend has not been reached; 0 while it is.", Of::Age),
     ("triggers", "outbox_triggers", "Triggers of this node that wait for their nodes.", Of::Number),
     ("results", "outbox_results", "Results of this node that wait to be sent.", Of::Number),
     ("oldest", "outbox_oldest_age_seconds", "Time since the oldest of these triggers was fired; 0 for none.", Of::Age),
@@ -63,9 +63,9 @@ const FLEET: &[(&str, &str, &str, Of)] = &[
     ("waiting", "slots_waiting", "Runs of this node that wait for a slot.", Of::Number),
     ("since", "slots_oldest_wait_seconds", "How long the oldest of these has waited; 0 for none.", Of::Age),
     ("ended", "slots_ended", "Runs of this node that go on though their slot has ended with its lease.", Of::Number),
-    ("turned_away", "turned_away_total", "Values in the engine that nobody may have put there, since the service began.", Of::Total),
-    ("troubles", "troubles", "What 'again-fleet check' names: what the engine refuses, the disk, root's side.", Of::Number),
-    ("sent", "events_sent_total", "Events of runs that the engine was told.", Of::Total),
+    ("turned_away", "turned_away_total", "Values in the backend that nobody may have put there, since the service began.", Of::Total),
+    ("troubles", "troubles", "What 'again-fleet check' names: what the backend refuses, the disk, root's side.", Of::Number),
+    ("sent", "events_sent_total", "Events of runs that the backend was told.", Of::Total),
     ("spooled", "events_spooled_bytes", "Bytes of events that wait to be told.", Of::Number),
     ("dropped", "events_dropped_total", "Events that were never told, and runs that were dropped whole.", Of::Total),
 ];
@@ -281,7 +281,7 @@ mod tests {
         fleet(&numbers.into(), Walltime::from_millis(90_500), &mut out);
         for line in [
             "written_timestamp_seconds 90",
-            "engine_down_seconds 30.5",
+            "backend_down_seconds 30.5",
             "outbox_oldest_age_seconds 0",
             "slots_oldest_wait_seconds 0",
             "events_sent_total 5",

@@ -86,7 +86,7 @@ puppet_on() {
   wait $!
 }
 
-# start_node NAME: its two processes, as its units would start them; it is back when the engine is reached.
+# start_node NAME: its two processes, as its units would start them; it is back when the backend is reached.
 start_node() {
   local dir=$scratch/${1%.test}
   rm -f "$dir/run/take"

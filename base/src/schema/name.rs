@@ -65,7 +65,7 @@ names! {
     Node, "certname", 253, certname;
     /// The name of a trigger: any text without control characters.
     Name, "name", 128, printable;
-    /// The name of a fleet; nodes of different namespaces share an engine and nothing else.
+    /// The name of a fleet; nodes of different namespaces share a backend and nothing else.
     Namespace, "namespace", 64, word;
     /// The id of a trigger or of an origin: 32 hexadecimal digits.
     Id, "id", 32, digits;

@@ -19,7 +19,7 @@ const MOST_INVALID: usize = 20_000;
 /// What a reading of the backend showed.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// Name of the store, as the engine's list gives it.
+    /// Name of the store, as the backend's list gives it.
     pub store: String,
     /// Everything up to this revision was shown.
     pub revision: u64,

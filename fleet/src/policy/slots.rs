@@ -1,11 +1,11 @@
-//! Who of those that share slots may run: the first of them, by the order in which they said so to the engine.
+//! Who of those that share slots may run: the first of them, by the order in which they said so to the backend.
 
 use crate::wire::slot::Slot;
 
 /// The number of a lease.
 pub type Lease = i64;
 
-/// A node that runs or waits, as its own word stands in the engine.
+/// A node that runs or waits, as its own word stands in the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// What it says.

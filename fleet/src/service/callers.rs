@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::few::Few;
 use crate::ask::{self, Answer};
-use crate::settings::Engine;
+use crate::settings::Backend;
 use crate::step::model::{Client, News, Said};
 use crate::wire::name::{Id, Node};
 
@@ -113,11 +113,11 @@ impl Callers {
     }
 
     /// Tells somebody what their request came to.
-    pub fn said(&mut self, client: Client, said: &Said, engine: Engine, away: Option<&str>) {
+    pub fn said(&mut self, client: Client, said: &Said, backend: Backend, away: Option<&str>) {
         let Some(caller) = self.callers.get_mut(&client) else {
             return;
         };
-        for answer in ask::said(said, engine, away) {
+        for answer in ask::said(said, backend, away) {
             caller.say(answer);
         }
         let stage = std::mem::replace(&mut caller.stage, Stage::Done);
@@ -250,7 +250,7 @@ mod tests {
         callers.wait(client, BTreeSet::new());
         callers.progress(&way(1, "a"), &told(Outcome::Taken));
         assert!(callers.is_owed());
-        callers.said(client, &said(&["a"], &[]), Engine::Etcd, None);
+        callers.said(client, &said(&["a"], &[]), Backend::Etcd, None);
         callers.progress(&way(1, "a"), &told(Outcome::Changed));
         assert_eq!(heard(&mut ear), ["delivered a", "said", "end"]);
         callers.leave(client);
@@ -263,9 +263,9 @@ mod tests {
         let client = callers.enter(tell);
         let ways = ["a", "b", "c", "d"].map(|name| way(1, name));
         callers.wait(client, BTreeSet::from(ways.clone()));
-        // Before the engine has said that it has it.
+        // Before the backend has said that it has it.
         callers.progress(&ways[0], &told(Outcome::Taken));
-        callers.said(client, &said(&["a", "b", "c"], &["d"]), Engine::Etcd, None);
+        callers.said(client, &said(&["a", "b", "c"], &["d"]), Backend::Etcd, None);
         let first = [
             "delivered a",
             "delivered b",

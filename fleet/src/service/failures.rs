@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Span};
 
 use crate::ask::{Failure, Reason};
-use crate::engine::Error;
+use crate::backend::Error;
 use crate::step::model::LetterId;
 use crate::wire::key::Key;
 use crate::wire::name::Name;
@@ -13,7 +13,7 @@ use crate::wire::name::Name;
 /// How long a failure of work that is tried over and over is shown after the last try: nobody may want that work any more.
 const SHOWN: Span = Span::from_secs(120);
 
-/// Work that can fail while the engine is reached.
+/// Work that can fail while the backend is reached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// Sending this.
@@ -71,7 +71,7 @@ impl Failures {
         is_news
     }
 
-    /// Notes what the engine refuses, as [`Failures::failed`] does. A connection that fails is none of these.
+    /// Notes what the backend refuses, as [`Failures::failed`] does. A connection that fails is none of these.
     pub fn refused(&mut self, work: Work, error: &Error, what: &str, now: Boottime) -> bool {
         work.reason(error)
             .is_some_and(|reason| self.failed(work, reason, what, now))
@@ -82,7 +82,7 @@ impl Failures {
         self.0.remove(work);
     }
 
-    /// Forgets what the engine has refused: all of it is tried anew over a new connection.
+    /// Forgets what the backend has refused: all of it is tried anew over a new connection.
     pub fn forget_refusals(&mut self) {
         self.0.retain(|work, _| *work == Work::Metrics);
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn new_connection_forgets_what_the_engine_refused() {
+    fn new_connection_forgets_what_the_backend_refused() {
         let mut failures = Failures::default();
         let away = Error::Unreachable("it is away".to_owned());
         assert!(!failures.refused(Work::Queues, &away, "away", at(0)));

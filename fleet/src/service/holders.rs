@@ -25,7 +25,7 @@ pub type Ended = Box<dyn FnOnce() + Send>;
 pub struct File(PathBuf);
 
 impl File {
-    /// In this directory, with what is kept there; ends of processes are told from now on. What another engine holds, where this one has
+    /// In this directory, with what is kept there; ends of processes are told from now on. What another backend holds, where this one has
     /// no places, is left to its leases.
     pub fn open(
         directory: &Path,

@@ -1,5 +1,5 @@
-//! The link to the engine: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
-//! bounded number together, and tells what stands in the engine for this node.
+//! The link to the backend: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
+//! bounded number together, and tells what stands in the backend for this node.
 
 /// How much is read of what others write.
 mod bounds;
@@ -26,16 +26,16 @@ pub use self::calls::{Listed, Then};
 use self::calls::{found, list, put, release, reset, stories};
 use super::places::{Act, Entered, Leases, Line, Looks, Seen};
 use crate::access::Access;
-use crate::engine::etcd::{self, Etcd};
-use crate::engine::nats::Nats;
-use crate::engine::watch::{self, Tell};
-use crate::engine::{Change, Engine, Error, List, NO_PLACES, Times, Value};
+use crate::backend::etcd::{self, Etcd};
+use crate::backend::nats::Nats;
+use crate::backend::watch::{self, Tell};
+use crate::backend::{Change, Backend, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace};
 
-/// The first pause before the next connection, at most; it doubles. Nodes that lost an engine together come back spread.
+/// The first pause before the next connection, at most; it doubles. Nodes that lost a backend together come back spread.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause. A connection that lasted longer was a good one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ const MOST_CHANGES: usize = 256;
 /// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 
-/// What the engine is asked for, and what becomes of its answer.
+/// What the backend is asked for, and what becomes of its answer.
 pub enum Call<R> {
     /// To write a value; the answer is its revision.
     Put {
@@ -56,7 +56,7 @@ pub enum Call<R> {
         bytes: Vec<u8>,
         /// How long it has to stay; for ever without.
         ttl: Option<Duration>,
-        /// Whether the engine has to have room for what may be missing.
+        /// Whether the backend has to have room for what may be missing.
         needs_room: bool,
         /// For the answer.
         then: Then<R, u64>,
@@ -166,7 +166,7 @@ impl<R> Call<R> {
 pub enum Order<R> {
     /// This; answered by [`News::Answered`].
     Call(Call<R>),
-    /// Find out whether the engine answers, and then list again what may have changed.
+    /// Find out whether the backend answers, and then list again what may have changed.
     Beat,
     /// Connect in another way from now on.
     Access(Box<Access>),
@@ -179,7 +179,7 @@ pub enum Order<R> {
 /// What the link has to tell.
 #[derive(Debug)]
 pub enum News<R> {
-    /// There is a connection; everything that stands in the engine for this node comes after this.
+    /// There is a connection; everything that stands in the backend for this node comes after this.
     Reached,
     /// There is none any more. All calls have been answered.
     Lost(String),
@@ -270,23 +270,23 @@ fn unreached<R>(news: &Teller<R>, call: Call<R>) {
 async fn connected<R>(access: &Access, orders: &mut Orders<R>, news: &Teller<R>) -> End {
     let (servers, tls) = (&access.servers, access.tls.as_ref());
     let times = Times::default();
-    match access.engine {
-        settings::Engine::Etcd => {
+    match access.backend {
+        settings::Backend::Etcd => {
             let one = async {
                 let one = etcd::one_of(servers, times.call).await.cloned();
                 Etcd::new(one.as_slice(), tls, times.clone()).await
             };
             match aside(one, orders, news).await {
-                ControlFlow::Continue(Ok(engine)) => live(&engine, access, orders, news).await,
+                ControlFlow::Continue(Ok(backend)) => live(&backend, access, orders, news).await,
                 ControlFlow::Continue(Err(e)) => End::Lost(e.to_string()),
                 ControlFlow::Break(end) => end,
             }
         }
-        settings::Engine::Nats => {
+        settings::Backend::Nats => {
             let (node, namespace) = (&access.node, access.namespace.clone());
-            let engine = Nats::connect(servers, tls, node, namespace, times);
-            match aside(engine, orders, news).await {
-                ControlFlow::Continue(Ok(engine)) => live(&engine, access, orders, news).await,
+            let backend = Nats::connect(servers, tls, node, namespace, times);
+            match aside(backend, orders, news).await {
+                ControlFlow::Continue(Ok(backend)) => live(&backend, access, orders, news).await,
                 ControlFlow::Continue(Err(e)) => End::Lost(e.to_string()),
                 ControlFlow::Break(end) => end,
             }
@@ -300,13 +300,13 @@ const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "pass/", "node/
 pub const OWN_KEY: usize = 5;
 
 /// Uses a connection until its end. Events are not listed with each beat: they are many, and it does no harm if some come later.
-async fn live<E: Engine, R>(
-    engine: &E,
+async fn live<E: Backend, R>(
+    backend: &E,
     access: &Access,
     orders: &mut Orders<R>,
     news: &Teller<R>,
 ) -> End {
-    let lease = match aside(engine.grant(), orders, news).await {
+    let lease = match aside(backend.grant(), orders, news).await {
         ControlFlow::Continue(Ok(lease)) => lease,
         ControlFlow::Continue(Err(e)) => return End::Lost(e.to_string()),
         ControlFlow::Break(end) => return end,
@@ -317,7 +317,7 @@ async fn live<E: Engine, R>(
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
     let look = |number, prefix: Prefix<'_>, again| {
         let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));
-        watch::watch(engine, prefix, bounds, again, Tell(number, tell.clone()))
+        watch::watch(backend, prefix, bounds, again, Tell(number, tell.clone()))
     };
     let registers = look(0, Prefix::To(node), &again[0]);
     let results = look(1, Prefix::Results(node), &again[1]);
@@ -337,20 +337,20 @@ async fn live<E: Engine, R>(
     let others = async {
         if E::HAS_PLACES {
             let tell = |number, seen| drop(news.send(News::Seen(number, seen)));
-            lines.look(engine, tell).await;
+            lines.look(backend, tell).await;
         }
     };
-    let own_key = watch_own_key(engine, access, [&again[4], &never], &tell);
+    let own_key = watch_own_key(backend, access, [&again[4], &never], &tell);
     let watched = join5(registers, results, events, others, locks);
     let mut watching = pin!(join(watched, own_key));
-    let mut calls = Calls::new(engine, namespace);
+    let mut calls = Calls::new(backend, namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
     let end = loop {
         if std::mem::take(&mut is_due)
             && let Some(lease) = lease.take()
         {
-            beating = Box::pin(beat(engine, lease));
+            beating = Box::pin(beat(backend, lease));
         }
         tokio::select! {
             _ = &mut watching => {}
@@ -382,8 +382,8 @@ async fn live<E: Engine, R>(
 }
 
 /// Watches this node's own key. With each beat it is listed on etcd; on NATS a list is much, and nothing ever notifies `never`.
-async fn watch_own_key<E: Engine>(
-    engine: &E,
+async fn watch_own_key<E: Backend>(
+    backend: &E,
     access: &Access,
     [again, never]: [&Notify; 2],
     tell: &UnboundedSender<(usize, watch::Event)>,
@@ -391,7 +391,7 @@ async fn watch_own_key<E: Engine>(
     let again = if E::HAS_PLACES { again } else { never };
     let key = Key::Node(access.node.clone()).encode(&access.namespace);
     let tell = Tell(OWN_KEY, tell.clone());
-    watch::watch(engine, key, None, again, tell).await
+    watch::watch(backend, key, None, again, tell).await
 }
 
 /// Tells what a watch tells; why the connection is to be given up, if it is.
@@ -425,20 +425,20 @@ fn pass_on<R>(events: &mut Vec<(usize, watch::Event)>, news: &Teller<R>) -> Opti
     lost
 }
 
-/// Renews a lease under which nothing stands, or begins another one: no question costs the engine less, and it writes nothing.
-async fn beat<E: Engine>(engine: &E, lease: E::Lease) -> Result<E::Lease, Error> {
+/// Renews a lease under which nothing stands, or begins another one: no question costs the backend less, and it writes nothing.
+async fn beat<E: Backend>(backend: &E, lease: E::Lease) -> Result<E::Lease, Error> {
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
-    let renewed = timeout(RENEWAL, engine.renew(&lease)).await;
+    let renewed = timeout(RENEWAL, backend.renew(&lease)).await;
     match renewed.unwrap_or_else(silent) {
         Ok(()) | Err(Error::Denied(_) | Error::Full(_)) => Ok(lease),
-        Err(Error::Conflict) => engine.grant().await,
+        Err(Error::Conflict) => backend.grant().await,
         Err(error) => Err(error),
     }
 }
 
 /// Calls that wait or are under way.
-struct Calls<'e, E: Engine, R> {
-    engine: &'e E,
+struct Calls<'e, E: Backend, R> {
+    backend: &'e E,
     namespace: &'e Namespace,
     leases: Leases<E::Lease>,
     waiting: VecDeque<Call<R>>,
@@ -451,11 +451,11 @@ struct Calls<'e, E: Engine, R> {
 /// An answer to come, and whether it may mean that the connection is dead.
 type Answering<'e, R> = Pin<Box<dyn Future<Output = (R, bool)> + 'e>>;
 
-impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
-    fn new(engine: &'e E, namespace: &'e Namespace) -> Self {
+impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
+    fn new(backend: &'e E, namespace: &'e Namespace) -> Self {
         let (end, ended) = oneshot::channel();
         Calls {
-            engine,
+            backend,
             namespace,
             leases: Leases::default(),
             waiting: VecDeque::new(),
@@ -479,7 +479,7 @@ impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
     }
 
     fn make(&self, call: Call<R>) -> Answering<'e, R> {
-        let (engine, namespace) = (self.engine, self.namespace);
+        let (backend, namespace) = (self.backend, self.namespace);
         let leases = self.leases.clone();
         match call {
             Call::Put {
@@ -491,7 +491,7 @@ impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
             } => {
                 let key = key.encode(namespace);
                 self.answer(then, async move {
-                    put(engine, &key, &bytes, ttl, needs_room).await
+                    put(backend, &key, &bytes, ttl, needs_room).await
                 })
             }
             Call::Remove {
@@ -500,25 +500,25 @@ impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
                 then,
             } => {
                 let key = key.encode(namespace);
-                self.answer(then, async move { engine.remove(&key, revision).await })
+                self.answer(then, async move { backend.remove(&key, revision).await })
             }
             Call::Find { key, then } => {
                 let key = key.encode(namespace);
-                self.answer(then, async move { found(engine, &key).await })
+                self.answer(then, async move { found(backend, &key).await })
             }
             Call::List { prefixes, then } => {
-                self.answer(then, async move { list(engine, &prefixes).await })
+                self.answer(then, async move { list(backend, &prefixes).await })
             }
             Call::Stories { origin, then } => self.answer(then, async move {
-                stories(engine, namespace, origin.as_ref()).await
+                stories(backend, namespace, origin.as_ref()).await
             }),
             Call::Get { keys, then } => {
                 let keys: Vec<String> = keys.iter().map(|key| key.encode(namespace)).collect();
-                self.answer(then, async move { engine.get(&keys, envelope::MOST).await })
+                self.answer(then, async move { backend.get(&keys, envelope::MOST).await })
             }
             Call::Reset { keys, bytes, then } => {
                 let keys = keys.map(|key| key.encode(namespace));
-                self.answer(then, async move { reset(engine, &keys, &bytes).await })
+                self.answer(then, async move { reset(backend, &keys, &bytes).await })
             }
             call @ (Call::Enter { .. }
             | Call::Sign { .. }
@@ -531,7 +531,7 @@ impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
             }
             Call::Enter { key, is_own, then } => {
                 let key = key.encode(namespace);
-                self.answer(then, leases.enter(engine, key, is_own))
+                self.answer(then, leases.enter(backend, key, is_own))
             }
             Call::Sign {
                 key,
@@ -540,20 +540,20 @@ impl<'e, E: Engine, R: 'e> Calls<'e, E, R> {
                 then,
             } => {
                 let key = key.encode(namespace);
-                self.answer(then, leases.sign(engine, key, entered, bytes))
+                self.answer(then, leases.sign(backend, key, entered, bytes))
             }
             Call::Place { key, act, then } => {
                 let key = key.encode(namespace);
-                self.answer(then, leases.act(engine, key, act))
+                self.answer(then, leases.act(backend, key, act))
             }
             Call::Release { key, then } => {
                 let key = key.encode(namespace);
-                self.answer(then, async move { release(engine, &key).await })
+                self.answer(then, async move { release(backend, &key).await })
             }
         }
     }
 
-    /// The answer of the engine, or that the connection has ended before: the work may have been done.
+    /// The answer of the backend, or that the connection has ended before: the work may have been done.
     fn answer<T: 'e>(
         &self,
         then: Then<R, T>,

@@ -29,7 +29,7 @@ const PAUSE: Span = Span::from_secs(2);
 /// Why nobody can take a lock of which no higher token can be had.
 const USED_UP: &str = "its tokens are used up; reset them: 'again-fleet locks reset NAME TOKEN'";
 
-/// A reset that stands in the engine.
+/// A reset that stands in the backend.
 #[derive(Debug, Clone)]
 pub struct Standing {
     /// The reset.
@@ -102,7 +102,7 @@ struct One {
     came: (u64, Boottime),
     /// When it was ordered to keep its lease alive, if that is not answered yet.
     asked: Option<Boottime>,
-    /// When its lease ends, by the last time that the engine has kept it alive.
+    /// When its lease ends, by the last time that the backend has kept it alive.
     ends: Boottime,
     /// Until when this node is sure of it by its beats.
     beaten: Boottime,
@@ -116,7 +116,7 @@ struct One {
     passed: Option<(u64, Node)>,
     /// Number of the newest reset that it has taken; 0 for none.
     reset: u64,
-    /// Revision of that, in the engine that is connected; 0 if it was not seen there.
+    /// Revision of that, in the backend that is connected; 0 if it was not seen there.
     reset_at: u64,
     /// What was before that reset, until the reset is on disk.
     undone: Option<Undone>,
@@ -184,7 +184,7 @@ pub struct Locks {
     pub jitter: Span,
     me: Node,
     all: Few<Name, One>,
-    /// Why the engine cannot be asked; nothing if it can.
+    /// Why the backend cannot be asked; nothing if it can.
     away: Option<String>,
 }
 
@@ -259,7 +259,7 @@ impl Locks {
         due.chain(ends.map(|one| one.ends())).min()
     }
 
-    /// The engine is there. What this node holds it goes on holding, if its lease lives.
+    /// The backend is there. What this node holds it goes on holding, if its lease lives.
     pub fn reached(&mut self) -> Vec<Deed> {
         let mut deeds = Vec::new();
         (self.away, self.jitter) = (None, self.jitter + Span::from_secs(1));
@@ -285,9 +285,9 @@ impl Locks {
         deeds
     }
 
-    /// The engine is not there any more.
+    /// The backend is not there any more.
     pub fn lost(&mut self, why: &str) {
-        self.away = Some(format!("the engine is not there: {why}"));
+        self.away = Some(format!("the backend is not there: {why}"));
         for (_, one) in &mut self.all.0 {
             (one.stage, one.asked, one.due) = (Stage::Idle, None, None);
         }
@@ -435,7 +435,7 @@ impl Locks {
         deeds
     }
 
-    /// The first write is there, or the engine says that something stood there before.
+    /// The first write is there, or the backend says that something stood there before.
     pub fn entered(&mut self, name: &Name, place: Option<(u64, Lease)>) -> Vec<Deed> {
         let mut deeds = Vec::new();
         let (now, jitter) = (self.now, self.jitter);
@@ -533,7 +533,7 @@ impl Locks {
         deeds
     }
 
-    /// The engine says that its lease, or its write, is not there any more.
+    /// The backend says that its lease, or its write, is not there any more.
     pub fn gone(&mut self, name: &Name) -> Vec<Deed> {
         let mut deeds = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);

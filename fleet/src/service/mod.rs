@@ -1,4 +1,4 @@
-//! The service of a node: it carries triggers to and from the engine, and hands those for this node to root's side. One thread;
+//! The service of a node: it carries triggers to and from the backend, and hands those for this node to root's side. One thread;
 //! what it decides is decided in [`crate::step`].
 
 /// The timer.
@@ -21,7 +21,7 @@ mod holders;
 mod keep;
 /// The file with the last inventory.
 mod last_inventory;
-/// The link to the engine.
+/// The link to the backend.
 mod link;
 /// Which locks this node holds.
 mod locks;
@@ -204,9 +204,9 @@ impl<'a> Service<'a> {
 
     /// Serves, says farewell, and ends.
     async fn run(mut self) -> io::Result<()> {
-        if self.settings.trust == Trust::Engine {
+        if self.settings.trust == Trust::Backend {
             warn!(
-                "trust is \"engine\": nothing is signed, and whoever can write to the engine can have Puppet run here"
+                "trust is \"backend\": nothing is signed, and whoever can write to the backend can have Puppet run here"
             );
         }
         tell_systemd(&[NotifyState::Ready]);
@@ -319,7 +319,7 @@ impl<'a> Service<'a> {
         let access = Access::new(&self.settings).and_then(Access::checked);
         let trouble = access.as_ref().err().cloned();
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.trouble) {
-            warn!("the engine is reached as before: {why}");
+            warn!("the backend is reached as before: {why}");
         }
         self.trouble = trouble;
         let (rules, has_locks) = (self.reactions.clone(), self.has_locks);
@@ -375,7 +375,7 @@ impl<'a> Service<'a> {
         let rules = new.rules().map_err(|e| e.to_string())?;
         let reactions = new.reactions().map_err(|e| e.to_string())?;
         self.driver.sign_by(Seals::new(&new)?);
-        self.driver.health.engine = new.engine;
+        self.driver.health.backend = new.backend;
         self.driver.operators.clone_from(&new.operators);
         self.settings = new;
         self.reactions.clone_from(&reactions);
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn two_beats_are_within_a_lease_and_one_that_fails_within_half_a_minute() {
         let beat = Duration::from_nanos(BEAT.nanos());
-        assert!(2 * beat < crate::engine::Times::default().lease);
+        assert!(2 * beat < crate::backend::Times::default().lease);
         assert!(BEAT + BEAT < crate::policy::beat::SURE);
         assert!(beat + link::RENEWAL <= Duration::from_secs(30));
     }

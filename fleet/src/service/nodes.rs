@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 
 use super::few::Few;
 use super::last_inventory::File;
-use crate::engine::Value;
+use crate::backend::Value;
 use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::step::model::Client;
 use crate::wire::name::Node;

@@ -68,7 +68,7 @@ fn has_room(parcel: &Parcel, more: usize) -> bool {
 }
 
 impl Parcel {
-    /// As it stands in the engine; nothing if there is nothing to tell. What a run itself began with is `begun`.
+    /// As it stands in the backend; nothing if there is nothing to tell. What a run itself began with is `begun`.
     pub fn batch(&self, node: &Node, run: &Id, begun: &Begun) -> Option<Batch> {
         let batch = Batch {
             node: node.clone(),

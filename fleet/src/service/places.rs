@@ -1,4 +1,4 @@
-//! The leases under which this node's places among those that share slots, and the locks that it holds, stand in the engine.
+//! The leases under which this node's places among those that share slots, and the locks that it holds, stand in the backend.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::few::Few;
-use crate::engine::{Change, Engine, Error, Feed, Value};
+use crate::backend::{Change, Backend, Error, Feed, Value};
 use crate::policy::slots::Lease;
 use crate::wire::name::Name;
 
@@ -59,11 +59,11 @@ impl Looks {
     }
 
     /// Tells what is seen.
-    pub async fn look<E: Engine>(&self, engine: &E, tell: impl Fn(u64, Seen)) {
+    pub async fn look<E: Backend>(&self, backend: &E, tell: impl Fn(u64, Seen)) {
         loop {
             let (number, prefix, lines) = self.wanted.borrow().clone();
             let looking = async {
-                if let Err(e) = look(engine, &prefix, lines, |seen| tell(number, seen)).await {
+                if let Err(e) = look(backend, &prefix, lines, |seen| tell(number, seen)).await {
                     tell(number, Seen::Lost(e));
                     sleep(drawn(Duration::ZERO, PAUSE)).await;
                 }
@@ -77,8 +77,8 @@ impl Looks {
 }
 
 /// Lists them, and tells from there what goes, for a while.
-async fn look<E: Engine>(
-    engine: &E,
+async fn look<E: Backend>(
+    backend: &E,
     prefix: &str,
     lines: Vec<Line>,
     tell: impl Fn(Seen),
@@ -92,12 +92,12 @@ async fn look<E: Engine>(
     let mut after = u64::MAX;
     for line in lines {
         let (revision, most) = (line.revision, line.most);
-        let list = engine.oldest(&line.prefix, revision, most).await?;
+        let list = backend.oldest(&line.prefix, revision, most).await?;
         after = after.min(list.revision);
         let is_all = list.values.len() < most;
         tell(Seen::Line(line.group, list.values, is_all));
     }
-    let mut feed = engine.follow_removals(prefix, after).await?;
+    let mut feed = backend.follow_removals(prefix, after).await?;
     let until = Instant::now() + drawn(LOOK_AGAIN / 2, LOOK_AGAIN);
     while let Ok(change) = timeout_at(until, feed.next()).await {
         if let Change::Removed { key, .. } = change? {
@@ -157,23 +157,23 @@ impl<L> Leases<L> {
     /// Makes the first write of a place under a new lease.
     ///
     /// # Errors
-    /// The engine's; a conflict means that something stands there, and that the key is not this node's own.
-    pub async fn enter<E: Engine<Lease = L>>(
+    /// The backend's; a conflict means that something stands there, and that the key is not this node's own.
+    pub async fn enter<E: Backend<Lease = L>>(
         self,
-        engine: &E,
+        backend: &E,
         key: String,
         is_own: bool,
     ) -> Result<Entered, Error> {
-        let lease = engine.grant().await?;
-        match enter(engine, &key, &lease, is_own).await {
+        let lease = backend.grant().await?;
+        match enter(backend, &key, &lease, is_own).await {
             Ok(first) => {
-                let number = engine.number(&lease);
+                let number = backend.number(&lease);
                 self.0.borrow_mut().insert(number, Rc::new(lease));
                 let lease = number;
                 Ok(Entered { first, lease })
             }
             Err(e) => {
-                let _ = engine.revoke(lease).await;
+                let _ = backend.revoke(lease).await;
                 Err(e)
             }
         }
@@ -183,36 +183,36 @@ impl<L> Leases<L> {
     ///
     /// # Errors
     /// As [`Leases::act`].
-    pub async fn sign<E: Engine<Lease = L>>(
+    pub async fn sign<E: Backend<Lease = L>>(
         self,
-        engine: &E,
+        backend: &E,
         key: String,
         Entered { first, lease }: Entered,
         bytes: Vec<u8>,
     ) -> Result<u64, Error> {
         let lease = self.0.borrow().get(&lease).cloned();
         let lease = lease.ok_or(Error::Conflict)?;
-        engine.replace(&key, &bytes, first, &lease).await
+        backend.replace(&key, &bytes, first, &lease).await
     }
 
     /// Does something with a place.
     ///
     /// # Errors
-    /// The engine's; a conflict means that the place, or its lease, is not there any more.
-    pub async fn act<E: Engine<Lease = L>>(
+    /// The backend's; a conflict means that the place, or its lease, is not there any more.
+    pub async fn act<E: Backend<Lease = L>>(
         self,
-        engine: &E,
+        backend: &E,
         key: String,
         act: Act,
     ) -> Result<(), Error> {
         match act {
             Act::Resume(number) => {
                 let kept = self.0.borrow().get(&number).cloned();
-                let lease = kept.or_else(|| engine.lease(number).map(Rc::new));
+                let lease = kept.or_else(|| backend.lease(number).map(Rc::new));
                 let lease = lease.ok_or(Error::Conflict)?;
-                match engine.renew(&lease).await {
+                match backend.renew(&lease).await {
                     // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
-                    Err(Error::Conflict) if stands(engine, &key).await? => {
+                    Err(Error::Conflict) if stands(backend, &key).await? => {
                         return Err(Error::Unknown("it does not know the lease yet".to_owned()));
                     }
                     renewed => renewed?,
@@ -220,15 +220,15 @@ impl<L> Leases<L> {
                 self.0.borrow_mut().insert(number, lease);
                 Ok(())
             }
-            Act::Clear(revision) => engine.remove(&key, revision).await,
+            Act::Clear(revision) => backend.remove(&key, revision).await,
             Act::Evict {
                 revision,
                 beat: (beat, at),
-            } => engine.remove_while(&key, revision, (&beat, at)).await,
+            } => backend.remove_while(&key, revision, (&beat, at)).await,
             Act::Leave(number) => {
                 self.0.borrow_mut().remove(&number);
-                match engine.lease(number) {
-                    Some(lease) => engine.revoke(lease).await,
+                match backend.lease(number) {
+                    Some(lease) => backend.revoke(lease).await,
                     None => Ok(()),
                 }
             }
@@ -237,26 +237,26 @@ impl<L> Leases<L> {
 }
 
 /// Whether something stands there.
-async fn stands<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
-    let found = engine.list(key).await?.values;
+async fn stands<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
+    let found = backend.list(key).await?.values;
     Ok(found.iter().any(|value| value.key == key))
 }
 
 /// The first write. At a key of this node's own, what it has left there, or somebody else has put there, goes.
-async fn enter<E: Engine>(
-    engine: &E,
+async fn enter<E: Backend>(
+    backend: &E,
     key: &str,
     lease: &E::Lease,
     is_own: bool,
 ) -> Result<u64, Error> {
-    match engine.create(key, b"", lease).await {
+    match backend.create(key, b"", lease).await {
         Err(Error::Conflict) if is_own => {
-            let mut found = engine.list(key).await?.values;
+            let mut found = backend.list(key).await?.values;
             found.retain(|value| value.key == key);
             for value in found {
-                engine.remove(key, value.revision).await?;
+                backend.remove(key, value.revision).await?;
             }
-            engine.create(key, b"", lease).await
+            backend.create(key, b"", lease).await
         }
         created => created,
     }
@@ -265,11 +265,11 @@ async fn enter<E: Engine>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Times;
-    use crate::engine::faulty::{Call, Fault, Faulty, Plan};
-    use crate::engine::memory::Memory;
+    use crate::backend::Times;
+    use crate::backend::faulty::{Call, Fault, Faulty, Plan};
+    use crate::backend::memory::Memory;
 
-    /// The engine has made the place, and nobody has heard of it.
+    /// The backend has made the place, and nobody has heard of it.
     #[tokio::test(start_paused = true)]
     async fn the_lease_of_a_place_that_nobody_knows_of_is_given_back() {
         let memory = Memory::new(Times::default());
@@ -277,8 +277,8 @@ mod tests {
             Call::Create => Fault::Unanswered,
             _ => Fault::None,
         }));
-        let engine = Faulty::new(memory.clone(), plan);
-        let entered = Leases::default().enter(&engine, "slot/g/a".to_owned(), true);
+        let backend = Faulty::new(memory.clone(), plan);
+        let entered = Leases::default().enter(&backend, "slot/g/a".to_owned(), true);
         assert!(matches!(entered.await, Err(Error::Unknown(_))));
         assert_eq!(memory.list("slot/").await.expect("listed").values, []);
         let entered = Leases::default().enter(&memory, "slot/g/a".to_owned(), true);

@@ -76,7 +76,7 @@ impl Reactions {
         if held + bytes.len() > MOST_BYTES {
             let most = MOST_BYTES >> 20;
             self.say(format!(
-                "more than {most} MiB of events wait for root's side, or for what their nodes tell of themselves; others pass until the engine is reached anew"
+                "more than {most} MiB of events wait for root's side, or for what their nodes tell of themselves; others pass until the backend is reached anew"
             ));
             return None;
         }

@@ -1,4 +1,4 @@
-//! The runs of this node that wait for a slot, or have one, and the node's places in the engine. What is to be done about them is said
+//! The runs of this node that wait for a slot, or have one, and the node's places in the backend. What is to be done about them is said
 //! here, and done elsewhere.
 
 /// Beats for places, and the beats of others that are watched.
@@ -16,7 +16,7 @@ pub use held::{Holder, Run, Waiter, named};
 use held::{before, ended};
 
 use super::few::Few;
-use crate::engine::LEASE;
+use crate::backend::LEASE;
 use crate::policy::beat::SURE;
 use crate::policy::books::Which;
 use crate::policy::slots::{Lease, Standing};
@@ -67,11 +67,11 @@ pub struct Group {
     /// Whether the runs that it was for have ended; those that came since have no part in it.
     is_over: bool,
     stage: Stage,
-    /// What the engine said when it did not do what was ordered.
+    /// What the backend said when it did not do what was ordered.
     trouble: Option<String>,
     /// When it was ordered to keep its place alive, if that is not answered yet.
     asked: Option<Boottime>,
-    /// When its lease ends, by the last time that the engine has kept it alive.
+    /// When its lease ends, by the last time that the backend has kept it alive.
     ends: Boottime,
     /// Until when this node is sure of it by its beats; nothing before one of this service was answered.
     beaten: Option<Boottime>,
@@ -94,8 +94,8 @@ pub struct Group {
 pub enum Waits {
     /// Its place is on its way.
     Place,
-    /// The engine cannot say it, for this reason.
-    Engine(String),
+    /// The backend cannot say it, for this reason.
+    Backend(String),
     /// The end of others in a group with this number of slots: who is before it, in words.
     Others(u32, String),
 }
@@ -134,14 +134,14 @@ pub struct Slots {
     /// When what has failed is tried again, and how often in a row it has.
     due: Option<Boottime>,
     failures: u32,
-    /// Why the engine cannot be asked; nothing if it can.
+    /// Why the backend cannot be asked; nothing if it can.
     away: Option<String>,
 }
 
 impl Slots {
     /// After a start; only runs that `lives` says have not ended.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
-        self.away = Some("the engine was not reached yet".to_owned());
+        self.away = Some("the backend was not reached yet".to_owned());
         for (name, group) in &mut self.groups.0 {
             // The service of before may have kept it alive until a moment ago.
             group.ends = self.now + Span::from_secs(LEASE);
@@ -241,7 +241,7 @@ impl Slots {
         deeds
     }
 
-    /// Nobody needs the place any more. Where the engine is away, that is done later.
+    /// Nobody needs the place any more. Where the backend is away, that is done later.
     fn give_up(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
@@ -266,7 +266,7 @@ impl Slots {
         deeds.push(Deed::Look);
     }
 
-    /// The engine is there: what was there before is taken up, and what was left undone is done.
+    /// The backend is there: what was there before is taken up, and what was left undone is done.
     pub fn reached(&mut self) -> Vec<Deed> {
         self.away = None;
         let mut deeds = Vec::new();
@@ -339,10 +339,10 @@ impl Slots {
         }
     }
 
-    /// The engine is not there any more.
+    /// The backend is not there any more.
     pub fn lost(&mut self, why: &str) -> Vec<Deed> {
         let mut deeds = Vec::new();
-        let away = format!("the engine is not there: {why}");
+        let away = format!("the backend is not there: {why}");
         let was_there = self.away.replace(away).is_none();
         self.round += 1;
         for (name, group) in &mut self.groups.0 {
@@ -350,7 +350,7 @@ impl Slots {
             group.is_looking = false;
             if was_there && group.had_turn && !group.runs.is_empty() {
                 deeds.push(Deed::Say(format!(
-                    "the slot in group '{name}' ends a minute after lease and beats were renewed last, unless the engine is back before: one more may run then"
+                    "the slot in group '{name}' ends a minute after lease and beats were renewed last, unless the backend is back before: one more may run then"
                 )));
             }
         }
@@ -532,7 +532,7 @@ impl Slots {
             // A place that this node only remembers may be somebody else's by now.
             let is_sure = group.is_sure(self.now);
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
-                waits = Waits::Engine(why.clone());
+                waits = Waits::Backend(why.clone());
             } else if !group.had_turn
                 && is_sure
                 && let Some(line) = &group.line
@@ -577,7 +577,7 @@ impl Group {
         deeds.push(Deed::Enter(name.clone()));
     }
 
-    /// The engine has done what was asked for: the lease lives from then on.
+    /// The backend has done what was asked for: the lease lives from then on.
     fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.ends = asked + Span::from_secs(LEASE);

@@ -21,7 +21,7 @@ const HOURLY: u64 = 8 << 20;
 /// How much was told, for `again metrics`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Counts {
-    /// Events and ends of runs that the engine has.
+    /// Events and ends of runs that the backend has.
     pub sent: u64,
     /// Bytes that wait in the spool.
     pub spooled: u64,
@@ -230,7 +230,7 @@ impl Telling {
         files.iter().map(untold).sum()
     }
 
-    /// The engine has what was on its way, or never will.
+    /// The backend has what was on its way, or never will.
     ///
     /// # Errors
     /// That is not on disk: the service after this one tells it again.
@@ -382,7 +382,7 @@ mod tests {
             let Some(numbers) = next(&mut telling, round) else {
                 break;
             };
-            // Every second one dies before the engine has answered.
+            // Every second one dies before the backend has answered.
             if round % 2 == 1 {
                 told.extend(numbers);
                 assert_eq!(

@@ -31,7 +31,7 @@ use crate::wire::name::{Name, Namespace, Node};
 pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 use value::{Command, Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl};
-pub use value::{Endpoint, Engine, Trust};
+pub use value::{Endpoint, Backend, Trust};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
@@ -39,8 +39,8 @@ pub const FILE: &str = "/etc/again-fleet.toml";
 /// Everything that can be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The engine.
-    pub engine: Engine,
+    /// The backend.
+    pub backend: Backend,
     /// Its servers.
     pub endpoints: Vec<Endpoint>,
     /// Whether they are spoken to over TLS.
@@ -107,7 +107,7 @@ struct Files {
 
 // Who may do what, and what is run, stands in the file alone.
 again_base::layer! {
-    engine: Engine, "AGAIN_FLEET_ENGINE" => Engine::Etcd;
+    backend: Backend, "AGAIN_FLEET_BACKEND" => Backend::Etcd;
     endpoints: Vec<Endpoint>, "AGAIN_FLEET_ENDPOINTS" => Vec::new();
     tls: bool, "AGAIN_FLEET_TLS" => true;
     namespace: Namespace, "AGAIN_FLEET_NAMESPACE" => "default".parse().expect("a namespace");
@@ -197,18 +197,18 @@ fn put_together(flags: &Flags, around: &Surroundings) -> Result<Settings, String
     Ok(settings)
 }
 
-/// Checks that nothing but a client certificate or this machine gives access to an engine whose every word is believed.
+/// Checks that nothing but a client certificate or this machine gives access to a backend whose every word is believed.
 ///
 /// # Errors
 /// A sentence that names the server.
 fn check_trust(settings: &Settings) -> Result<(), String> {
-    if settings.trust != Trust::Engine || settings.tls {
+    if settings.trust != Trust::Backend || settings.tls {
         return Ok(());
     }
     match settings.endpoints.iter().find(|one| !one.is_loopback()) {
         Some(Endpoint { host, .. }) => Err(format!(
-            "trust = \"engine\" with tls = false lets everybody who reaches {host} run Puppet here; \
-             set tls = true, or use an engine on localhost"
+            "trust = \"backend\" with tls = false lets everybody who reaches {host} run Puppet here; \
+             set tls = true, or use a backend on localhost"
         )),
         None => Ok(()),
     }
@@ -245,7 +245,7 @@ fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
                 .unwrap_or_else(|| found.directory.join("crl.pem")),
             revocation: set.revocation(),
         },
-        engine: set.engine(),
+        backend: set.backend(),
         endpoints: set.endpoints(),
         tls: set.tls(),
         namespace: set.namespace(),
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn all_that_can_be_set_is_read() {
         let all = r#"
-engine = "nats"
+backend = "nats"
 endpoints = ["localhost", "[::1]:4333", "127.0.0.2:1"]
 tls = false
 namespace = "test"
@@ -483,7 +483,7 @@ key = "/k"
 ca = "/a"
 crl = "/r"
 revocation = "leaf"
-trust = "engine"
+trust = "backend"
 accept = ["web*.example.com", "pp_role=frontend"]
 operators = ["admin.example.com"]
 run_cmd = ["puppet", "apply", "/site.pp"]
@@ -514,8 +514,8 @@ locks_dir = '/l'
             port,
         };
         assert_eq!(
-            (set.engine, set.tls, set.trust),
-            (Engine::Nats, false, Trust::Engine)
+            (set.backend, set.tls, set.trust),
+            (Backend::Nats, false, Trust::Backend)
         );
         let endpoints = [
             host("localhost", None),
@@ -596,7 +596,7 @@ locks_dir = '/l'
     fn who_is_accepted_stands_in_no_environment() {
         let hostile = [
             ("AGAIN_FLEET_ACCEPT", "*"),
-            ("AGAIN_FLEET_TRUST", "engine"),
+            ("AGAIN_FLEET_TRUST", "backend"),
             ("AGAIN_FLEET_RUN_CMD", "id"),
             ("AGAIN_FLEET_CWD", "/tmp"),
             ("AGAIN_FLEET_CAP_SHARE", "100"),
@@ -657,7 +657,7 @@ locks_dir = '/l'
         for (file, words) in [
             (
                 "ttl = 3\nttls = 4\n",
-                &["again-fleet.toml: line 2: unknown key 'ttls'; known are engine, "][..],
+                &["again-fleet.toml: line 2: unknown key 'ttls'; known are backend, "][..],
             ),
             (
                 "\nttl = \"x\"\n",
@@ -675,8 +675,8 @@ locks_dir = '/l'
             ("slots_group = ''", &["line 1", "slots_group", "empty"]),
             ("slots_max_wait = '2d'", &["slots_max_wait", "to 1d"]),
             (
-                "engine = 'zookeeper'",
-                &["line 1", "engine", "'zookeeper' is not one of etcd, nats"],
+                "backend = 'zookeeper'",
+                &["line 1", "backend", "'zookeeper' is not one of etcd, nats"],
             ),
             (
                 "tls = 'maybe'",
@@ -706,7 +706,7 @@ locks_dir = '/l'
             ("key = 'x'", &["line 1", "key", "absolute"]),
             (
                 "trust = 'all'",
-                &["line 1", "trust", "not one of puppet, engine"],
+                &["line 1", "trust", "not one of puppet, backend"],
             ),
             ("accept = 'web1'", &["line 1", "accept"]),
             (
@@ -724,11 +724,11 @@ locks_dir = '/l'
             ),
             ("ttl", &["line 1"]),
             (
-                "trust = 'engine'\ntls = false\nendpoints = ['localhost', '192.0.2.1:1']",
+                "trust = 'backend'\ntls = false\nendpoints = ['localhost', '192.0.2.1:1']",
                 &["reaches 192.0.2.1", "tls = true", "localhost"],
             ),
             (
-                "trust = 'engine'\ntls = false\nendpoints = ['localhost.example.com']",
+                "trust = 'backend'\ntls = false\nendpoints = ['localhost.example.com']",
                 &["reaches localhost.example.com"],
             ),
         ] {

@@ -31,7 +31,7 @@ impl Setting for Command {
 again_base::shown_words! {
     /// What carries triggers between the nodes.
     #[derive(Default, ValueEnum)]
-    pub enum Engine {
+    pub enum Backend {
         /// etcd 3.
         #[default]
         Etcd = "etcd",
@@ -40,10 +40,10 @@ again_base::shown_words! {
     }
 }
 
-impl Engine {
+impl Backend {
     /// Whether the backend has slots and locks. On NATS a key that is renewed loses its place.
     pub const fn supports_slots(self) -> bool {
-        matches!(self, Engine::Etcd)
+        matches!(self, Backend::Etcd)
     }
 }
 
@@ -52,16 +52,16 @@ impl Engine {
 pub enum Trust {
     /// A node's that Puppet's CA knows: every value is signed.
     Puppet,
-    /// Everybody's who can write to the engine: nothing is signed.
-    Engine,
+    /// Everybody's who can write to the backend: nothing is signed.
+    Backend,
 }
 
-/// A server of the engine. Its certificate has this name.
+/// A server of the backend. Its certificate has this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Name or address.
     pub host: String,
-    /// Port; `None`: the engine's usual one.
+    /// Port; `None`: the backend's usual one.
     pub port: Option<u16>,
 }
 
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 }
 
-again_base::values! { choice: Engine Trust Revocation Change }
+again_base::values! { choice: Backend Trust Revocation Change }
 again_base::values! { parsed: Condition Who Pattern }
 
 impl Value for Resource {

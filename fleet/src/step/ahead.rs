@@ -1,5 +1,5 @@
 //! Triggers of senders whose clock is ahead of this node's by more than the skew, or that came before this node's clock was set. They
-//! are not handed over. They stay in the engine for a day, in which either clock may be set right.
+//! are not handed over. They stay in the backend for a day, in which either clock may be set right.
 
 use again_base::model::{Moment, Span};
 
@@ -61,7 +61,7 @@ fn is_told(letter: &Letter, skew: Span, now: &Moment) -> bool {
     told.outcome == Outcome::Held && began.boot == now.boot && !is_set
 }
 
-/// Forgets what may have gone while the engine was away and has not come back within a day.
+/// Forgets what may have gone while the backend was away and has not come back within a day.
 pub(super) fn forget(state: &mut State, now: &Moment) {
     state
         .early

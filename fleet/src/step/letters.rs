@@ -1,4 +1,4 @@
-//! Letters to the engine: on disk first, then put until the engine has them. What a letter says is not looked at here.
+//! Letters to the backend: on disk first, then put until the backend has them. What a letter says is not looked at here.
 
 use again_base::model::{Moment, Span};
 
@@ -10,7 +10,7 @@ use crate::wire::key::Key;
 const RETRY: Span = Span::from_secs(1);
 /// The longest.
 const LONGEST_RETRY: Span = Span::from_secs(60);
-/// The first pause before a trigger or a list of targets that the engine confirmed is put again, in case it forgot; it doubles.
+/// The first pause before a trigger or a list of targets that the backend confirmed is put again, in case it forgot; it doubles.
 const AGAIN: Span = Span::from_secs(60);
 /// The longest.
 const LONGEST_AGAIN: Span = Span::from_secs(600);
@@ -119,7 +119,7 @@ pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// The engine answered a put.
+/// The backend answered a put.
 pub(super) fn answered(
     state: &mut State,
     id: &LetterId,
@@ -172,7 +172,7 @@ fn doubled(first: Span, times: u32, most: Span) -> Span {
         .min(most)
 }
 
-/// Sends everything anew: the engine may have lost what it had.
+/// Sends everything anew: the backend may have lost what it had.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if let Some(node) = state.letters.get_mut(&LetterId::Node) {
         node.confirmed = 0;
@@ -209,7 +209,7 @@ pub(super) fn send_due(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         if let Some(letter) = state.letters.get(&id) {
             let end = now.uptime + letter.term.left(now);
             let next = letter.due.map_or(end, |due| due.min(end));
-            // A result may outlive its time, until the engine has it.
+            // A result may outlive its time, until the backend has it.
             if next > now.uptime {
                 state.wake_at(next);
             }

@@ -5,8 +5,8 @@
 //! still has:
 //!
 //! - The **sender** keeps a trigger until its target told something of it, or its time is over, and puts it again whenever
-//!   the engine comes back. Numbers make that harmless.
-//! - What a **node** tells of itself is a letter too, and the engine has it before the triggers that are fired after it.
+//!   the backend comes back. Numbers make that harmless.
+//! - What a **node** tells of itself is a letter too, and the backend has it before the triggers that are fired after it.
 //! - The **target** removes a register only when those who take have recorded it, and only the revision that was judged. It
 //!   keeps what it told, and tells it again when the same number comes again.
 
@@ -14,7 +14,7 @@
 mod ahead;
 /// Contents of letters, and the keys they are written to.
 mod content;
-/// Letters to the engine: on disk first, then put until the engine has them.
+/// Letters to the backend: on disk first, then put until the backend has them.
 mod letters;
 /// What goes in, what comes out, and what is remembered.
 pub mod model;
@@ -22,7 +22,7 @@ pub mod model;
 mod node;
 /// What stands at this node's own key.
 pub mod own_key;
-/// A trigger's register in the engine.
+/// A trigger's register in the backend.
 mod register;
 /// Requests of clients.
 mod requests;

@@ -38,12 +38,12 @@ pub(super) type Since = (Which, Boottime);
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The engine can be reached, perhaps another one than before: what it confirmed may be gone. All registers for this node
+    /// The backend can be reached, perhaps another one than before: what it confirmed may be gone. All registers for this node
     /// are seen after this, and all results heard.
     Reached,
-    /// The engine cannot be reached. Every put and every removal under way has been answered.
+    /// The backend cannot be reached. Every put and every removal under way has been answered.
     Lost,
-    /// These registers for this node stand in the engine.
+    /// These registers for this node stand in the backend.
     Seen(Vec<Sight>),
     /// This register stands there no longer.
     Gone(Place),
@@ -67,22 +67,22 @@ pub enum Event {
         /// What it is.
         found: OwnKey,
     },
-    /// Everything that stands at this node's own key was seen after [`Event::Reached`]; or the engine does not show it.
+    /// Everything that stands at this node's own key was seen after [`Event::Reached`]; or the backend does not show it.
     OwnKeySeen {
-        /// Whether the engine showed it.
+        /// Whether the backend showed it.
         is_shown: bool,
     },
     /// The watch of this node's own key was lost; it goes on trying.
     OwnKeyLost,
     /// Half a minute or so has passed: what is old is signed anew.
     Beat,
-    /// The engine has shown all nodes, with those that count although it has lost what they had published.
+    /// The backend has shown all nodes, with those that count although it has lost what they had published.
     Nodes(Vec<Inventory>),
-    /// The engine has shown its nodes; others may still return after a loss, for that long.
+    /// The backend has shown its nodes; others may still return after a loss, for that long.
     NodesIncomplete(Span),
-    /// The engine will not take this version of what this node tells of itself: triggers wait for it no longer.
+    /// The backend will not take this version of what this node tells of itself: triggers wait for it no longer.
     NotTaken(u64),
-    /// The engine's answer to a put. An error may mean that it happened all the same.
+    /// The backend's answer to a put. An error may mean that it happened all the same.
     Put {
         /// The letter.
         letter: LetterId,
@@ -93,7 +93,7 @@ pub enum Event {
         /// The answer.
         answer: Result<(), String>,
     },
-    /// The engine's answer to a removal. It is no error if another revision stood there, or none.
+    /// The backend's answer to a removal. It is no error if another revision stood there, or none.
     Removed {
         /// The register.
         place: Place,
@@ -199,7 +199,7 @@ pub enum Action {
     /// See when the turn of this trigger comes, which is part of a rolling run of so many at a time; answered by `Turn` or `NoTurn`,
     /// and before that by any number of `Waits`. Asked for again, it has the place that it had.
     Queue(Which, u32),
-    /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the engine that is reached only:
+    /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the backend that is reached only:
     /// to another one the revision means something else.
     Remove {
         /// The register.
@@ -207,7 +207,7 @@ pub enum Action {
         /// Its revision.
         revision: u64,
     },
-    /// See which nodes there are, for stored selections; answered by `Nodes` or `NodesIncomplete`, or not at all if the engine does not
+    /// See which nodes there are, for stored selections; answered by `Nodes` or `NodesIncomplete`, or not at all if the backend does not
     /// show them.
     ReadNodes,
     /// Answer a client.
@@ -244,13 +244,13 @@ pub enum News {
 /// When stored selections are resolved, and what is being sent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resolving {
-    /// Since when the engine is reached; nothing if it is not.
+    /// Since when the backend is reached; nothing if it is not.
     pub(super) reached: Option<Boottime>,
     /// The nodes are not asked for before that.
     pub(super) hold: Boottime,
     /// All nodes, while more selections are due than one step resolves.
     pub(super) nodes: Vec<Inventory>,
-    /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the engine; none while the targets
+    /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the backend; none while the targets
     /// are being written.
     pub(super) unkept: BTreeMap<LetterId, BTreeMap<LetterId, u64>>,
     /// Selections of which it was logged that too many triggers wait.
@@ -273,9 +273,9 @@ pub struct State {
     pub(super) letters: BTreeMap<LetterId, Letter>,
     /// How many of them are results, by who fired.
     pub(super) told: Quotas<Node>,
-    /// The version of what this node tells of itself that the engine is to have before any trigger.
+    /// The version of what this node tells of itself that the backend is to have before any trigger.
     pub(super) first: u64,
-    /// The last one that the engine will not take.
+    /// The last one that the backend will not take.
     pub(super) not_taken: u64,
     pub(super) own_key: OwnKeyState,
     /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
@@ -309,11 +309,11 @@ pub(super) struct Letter {
     pub kept: u64,
     /// Why this version is not.
     pub not_kept: Option<String>,
-    /// The highest version that the engine has confirmed; 0 for none.
+    /// The highest version that the backend has confirmed; 0 for none.
     pub confirmed: u64,
     /// Where this version has yet to go.
     pub left: BTreeSet<Key>,
-    /// Whether it is a result of a trigger that stood in the engine before one with a lower number.
+    /// Whether it is a result of a trigger that stood in the backend before one with a lower number.
     pub is_past: bool,
     /// How often in a row a put failed, or was done without an answer of the target's.
     pub tries: u32,
@@ -430,7 +430,7 @@ impl State {
             .map(|(id, letter)| (id, &letter.content))
     }
 
-    /// How many results the engine does not have yet.
+    /// How many results the backend does not have yet.
     pub fn untold(&self) -> u64 {
         let results = self.letters.values().filter(|letter| letter.is_told());
         results.filter(|letter| !letter.left.is_empty()).count() as u64

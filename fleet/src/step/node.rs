@@ -66,7 +66,7 @@ fn published(state: &State) -> Option<&Inventory> {
 
 impl State {
     /// Whether this node is to publish that it is connected, before a run has published what the node is. An entry that it has signed and
-    /// has lost since stays as it is: it may be an old one. So does what the engine does not show. Only a candidate for locks publishes
+    /// has lost since stays as it is: it may be an old one. So does what the backend does not show. Only a candidate for locks publishes
     /// then, since the others need its tokens.
     pub fn is_unpublished(&self, is_candidate: bool) -> bool {
         let own = &self.own_key;
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// The engine is reached, perhaps another one than before.
+/// The backend is reached, perhaps another one than before.
 pub(super) fn reached(state: &mut State, now: &Moment) {
     let own = &mut state.own_key;
     let seen_by = *own.seen_by.get_or_insert(now.uptime + LOOK);

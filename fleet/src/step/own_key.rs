@@ -20,7 +20,7 @@ pub enum OwnKey {
 /// What is known of this node's own key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OwnKeyState {
-    /// Whether it was seen since the engine was reached, or cannot be. Nothing is put there before.
+    /// Whether it was seen since the backend was reached, or cannot be. Nothing is put there before.
     pub is_seen: bool,
     /// When it counts as seen; the same over all connections until one has shown it or refused to.
     pub seen_by: Option<Boottime>,

@@ -1,4 +1,4 @@
-//! A trigger's register in the engine, and how far this node has come with it.
+//! A trigger's register in the backend, and how far this node has come with it.
 
 use again_base::model::{Boottime, Moment, Span};
 
@@ -8,7 +8,7 @@ use crate::policy::judge::Signed;
 use crate::wire::name::{Name, Node};
 use crate::wire::trigger::Trigger;
 
-/// Where a register for this node stands: below its own name in the engine, whose and which.
+/// Where a register for this node stands: below its own name in the backend, whose and which.
 pub type Place = (Node, Name);
 
 /// What is handed over: a trigger, and its evidence.

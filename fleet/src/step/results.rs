@@ -214,7 +214,7 @@ pub(super) fn tell(
     only_newest(state, which, news.outcome, version == 1);
 }
 
-/// Leaves the result register to one trigger of a sender and name: to the one that stands in the engine, else to the highest number of
+/// Leaves the result register to one trigger of a sender and name: to the one that stands in the backend, else to the highest number of
 /// those that did not stand there before it. What another one came to is told in the story only. A number may be lower than an earlier one
 /// if the sender's clock was set back.
 fn only_newest(state: &mut State, which: &Which, outcome: Outcome, is_new: bool) {
@@ -265,7 +265,7 @@ fn leave_result(letter: &mut Letter) {
     }
 }
 
-/// Lets go of what was told, once the engine has it and nobody can ask again. What still runs is told when it ends.
+/// Lets go of what was told, once the backend has it and nobody can ask again. What still runs is told when it ends.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let goes_on = |letter: &Letter| {
         matches!(&letter.content, Content::Told { told, .. }
@@ -280,7 +280,7 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Whether there is room for another result, among all and among those of its sender. If not, what the engine has is forgotten early:
+/// Whether there is room for another result, among all and among those of its sender. If not, what the backend has is forgotten early:
 /// who asks again is answered by those who take.
 fn has_room(state: &mut State, which: &Which, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
     let bytes = size(lineage);

@@ -25,7 +25,7 @@ impl State {
         self.registers.get(&place).map(|one| &**one)
     }
 
-    /// Whether a trigger needs its place in a rolling run no longer: the engine has all that became of it, so that whoever comes next
+    /// Whether a trigger needs its place in a rolling run no longer: the backend has all that became of it, so that whoever comes next
     /// sees that, or it does not run now. What has neither a register nor a result counts only where all registers `are_seen`.
     pub fn is_over(&self, which: &Which, are_seen: bool) -> bool {
         if self

@@ -9,7 +9,7 @@ use crate::wire::name::{Id, Name, Node};
 /// What a client is told of its request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Said {
-    /// The engine has it for these nodes.
+    /// The backend has it for these nodes.
     pub delivered: Vec<Node>,
     /// It is on this machine's disk for these, and sent until that time.
     pub kept: Vec<Node>,

@@ -199,14 +199,14 @@ fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
     }
 }
 
-/// The engine is reached: stored selections are resolved when other nodes had time to connect too.
+/// The backend is reached: stored selections are resolved when other nodes had time to connect too.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     lost(state);
     state.resolving.reached = Some(now.uptime);
     look(state, now, out);
 }
 
-/// The engine is not reached any more.
+/// The backend is not reached any more.
 pub(super) fn lost(state: &mut State) {
     state.resolving.reached = None;
     state.resolving.hold = Boottime::default();
@@ -228,14 +228,14 @@ pub(super) fn look(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     state.wake_at(due.max(state.resolving.hold));
 }
 
-/// The engine has shown the nodes, but they still return after a loss, for that long.
+/// The backend has shown the nodes, but they still return after a loss, for that long.
 pub(super) fn incomplete(state: &mut State, wait: Span, now: &Moment) {
     state.resolving.nodes.clear();
     state.resolving.hold = now.uptime + wait;
     state.wake_at(state.resolving.hold);
 }
 
-/// The engine has shown all nodes: the selections that are due are resolved.
+/// The backend has shown all nodes: the selections that are due are resolved.
 pub(super) fn resolve(
     state: &mut State,
     nodes: Vec<Inventory>,
@@ -347,7 +347,7 @@ fn again(state: &mut State, id: &LetterId, now: &Moment) {
     state.wake_at(state.resolving.hold);
 }
 
-/// Removes selections of which no trigger is left that is neither on disk nor in the engine. This letter has changed.
+/// Removes selections of which no trigger is left that is neither on disk nor in the backend. This letter has changed.
 pub(super) fn settle(state: &mut State, changed: &LetterId, now: &Moment, out: &mut Vec<Action>) {
     let letter = state.letters.get(changed);
     let reached = letter.map_or(u64::MAX, |letter| letter.kept.max(letter.confirmed));

@@ -19,7 +19,7 @@ use crate::wire::name::{Name, Node};
 use crate::wire::outcome::{self, Stopped, Told};
 use crate::wire::trigger::{Ask, Trigger};
 
-/// How long a client may have to wait for the engine before it is told what is true then.
+/// How long a client may have to wait for the backend before it is told what is true then.
 const ANSWER: Span = Span::from_secs(4);
 /// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
 const MOST_LOGGED: usize = 2_000;
@@ -415,7 +415,7 @@ fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
     let is_bad = is_stopped || told.outcome.is_bad();
     let news = (told.number, told.id.clone(), told.outcome, is_stopped);
     let known = state.logged.get(id);
-    // An engine restored from a backup shows results that newer ones have replaced.
+    // A backend restored from a backup shows results that newer ones have replaced.
     if known.is_some_and(|known| *known == news || known.0 > told.number) {
         return;
     }
@@ -483,7 +483,7 @@ fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands
     let Some(letter) = state.letters.get(id) else {
         return Stands::Delivered;
     };
-    // A selection is not sent to the engine.
+    // A selection is not sent to the backend.
     let is_sent = matches!(id, LetterId::To(..));
     let has_time = is_sent && state.is_linked && now.uptime < firing.deadline;
     if letter.confirmed >= version {
@@ -498,7 +498,7 @@ fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands
     }
 }
 
-/// Tells clients what their requests have come to, once that is known for all targets, or the engine does not answer.
+/// Tells clients what their requests have come to, once that is known for all targets, or the backend does not answer.
 /// With a letter given, only those that wait for it.
 pub(super) fn review(
     state: &mut State,

@@ -1,7 +1,7 @@
 //! The half that runs.
 //!
 //! A register is handed to those who take, who record it; then it is told, and removed at the revision that was judged. What
-//! cannot be taken yet stays in the engine and is judged again.
+//! cannot be taken yet stays in the backend and is judged again.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ use crate::wire::trigger::{Ask, Trigger};
 
 /// How long what is held waits to be judged again, if nothing changes before.
 const LOOK_AGAIN: Span = Span::from_secs(60);
-/// How long until those who take are asked again, or the engine, after either failed.
+/// How long until those who take are asked again, or the backend, after either failed.
 const RETRY: Span = Span::from_secs(2);
 
-/// Registers stand in the engine. Those that come together are handed over together. An engine that began anew comes to the same
+/// Registers stand in the backend. Those that come together are handed over together. A backend that began anew comes to the same
 /// revisions.
 pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mut Vec<Action>) {
     for sight in sights {
@@ -189,7 +189,7 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
     }
 }
 
-/// Has a register removed, unless the engine is lost: the next one may hold something else at this revision, and what it holds is
+/// Has a register removed, unless the backend is lost: the next one may hold something else at this revision, and what it holds is
 /// judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     // An event is there for all nodes.
@@ -278,13 +278,13 @@ fn retry(state: &mut State, handed: BTreeMap<Which, Box<Trigger>>, now: &Moment)
     }
 }
 
-/// The engine can be reached, perhaps another one, whose revisions mean something else.
+/// The backend can be reached, perhaps another one, whose revisions mean something else.
 pub(super) fn reached(state: &mut State, now: &Moment) {
     state.registers.clear();
     ahead::forget(state, now);
 }
 
-/// The engine answered a removal.
+/// The backend answered a removal.
 pub(super) fn removed(
     state: &mut State,
     place: &Place,

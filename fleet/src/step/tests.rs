@@ -66,7 +66,7 @@ impl Bench {
         bench
     }
 
-    /// The engine is reached, and does not show what stands at the own key.
+    /// The backend is reached, and does not show what stands at the own key.
     fn reaches(&mut self) -> Vec<Action> {
         let mut actions = self.does(Event::Reached);
         actions.extend(self.does(Event::OwnKeySeen { is_shown: false }));
@@ -114,7 +114,7 @@ impl Bench {
         })
     }
 
-    /// The engine answers a put.
+    /// The backend answers a put.
     fn is_put(&mut self, put: &Action, answer: Result<(), String>) -> Vec<Action> {
         let Action::Put {
             letter,
@@ -137,7 +137,7 @@ impl Bench {
         self.does(Event::Heard(told(trigger, outcome)))
     }
 
-    /// A register stands in the engine.
+    /// A register stands in the backend.
     fn sees(&mut self, trigger: &Trigger, revision: u64) -> Vec<Action> {
         self.does(Event::Seen(vec![sight(trigger, revision)]))
     }
@@ -274,7 +274,7 @@ fn only_what_the_target_told_of_this_number_releases_it() {
 }
 
 #[test]
-fn without_an_engine_it_is_said_as_kept_and_sent_later() {
+fn without_an_backend_it_is_said_as_kept_and_sent_later() {
     let mut web1 = Bench::new("web1");
     let (trigger, actions) = web1.fires(request(&[]));
     let said = said(&actions).expect("said at once");
@@ -287,7 +287,7 @@ fn without_an_engine_it_is_said_as_kept_and_sent_later() {
 }
 
 #[test]
-fn a_silent_engine_is_waited_for_four_seconds() {
+fn a_silent_backend_is_waited_for_four_seconds() {
     let mut web1 = Bench::linked("web1");
     web1.fires(request(&[]));
     assert_eq!(said(&web1.passes(3)), None);
@@ -329,7 +329,7 @@ fn it_is_put_again_as_long_as_nothing_is_told() {
     web1.is_put(&again[0], Ok(()));
     assert!(puts(&web1.passes(59)).is_empty());
     let again = puts(&web1.passes(1));
-    assert_eq!(again.len(), 1, "the engine may have forgotten");
+    assert_eq!(again.len(), 1, "the backend may have forgotten");
     web1.is_put(&again[0], Ok(()));
     assert!(puts(&web1.passes(100)).is_empty(), "more and more seldom");
     assert_eq!(
@@ -657,7 +657,7 @@ fn that_a_run_did_not_come_or_failed_is_said_once_whoever_waits() {
     let mut web1 = Bench::linked("web1");
     let (trigger, _) = web1.fires(request(&[]));
     let mut said = Vec::new();
-    // The engine may tell the same again, after each time that it was away.
+    // The backend may tell the same again, after each time that it was away.
     for outcome in [
         Outcome::Held,
         Outcome::Held,
@@ -1065,7 +1065,7 @@ fn a_late_older_one_does_not_displace_what_was_told() {
 }
 
 #[test]
-fn another_engine_has_other_revisions() {
+fn another_backend_has_other_revisions() {
     let mut lb1 = Bench::linked("lb1");
     let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
     lb1.sees(&one, 7);
@@ -1076,7 +1076,7 @@ fn another_engine_has_other_revisions() {
 }
 
 #[test]
-fn another_engine_is_asked_to_remove_nothing_that_was_not_judged() {
+fn another_backend_is_asked_to_remove_nothing_that_was_not_judged() {
     let mut lb1 = Bench::linked("lb1");
     let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
     lb1.sees(&one, 7);
@@ -1102,7 +1102,7 @@ fn another_engine_is_asked_to_remove_nothing_that_was_not_judged() {
 }
 
 #[test]
-fn what_could_not_be_removed_before_the_engine_was_lost_is_not_removed_meanwhile() {
+fn what_could_not_be_removed_before_the_backend_was_lost_is_not_removed_meanwhile() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = lb1.fired(2_000_000_000);
     lb1.sees(&trigger, 7);
@@ -1126,7 +1126,7 @@ fn another_trigger_at_the_same_revision_is_judged_by_itself() {
     let (one, other) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
     lb1.sees(&one, 7);
     assert_eq!(lb1.sees(&one, 7), []);
-    // The engine began anew without a lost connection.
+    // The backend began anew without a lost connection.
     lb1.sees(&other, 7);
     let actions = lb1.gets(&one, Outcome::Taken);
     assert_eq!((handed(&actions), removed(&actions)), (1, None));
@@ -1160,7 +1160,7 @@ fn what_was_told_is_let_go_when_nobody_can_ask_any_more() {
     let put = puts(&lb1.keeps(&draft, Ok(())));
     assert!(
         !is_forgotten(&lb1.passes(5000)),
-        "the engine does not have it"
+        "the backend does not have it"
     );
     for put in put {
         lb1.is_put(&put, Ok(()));
@@ -1189,7 +1189,7 @@ fn node_puts(actions: &[Action]) -> Vec<Action> {
 }
 
 #[test]
-fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_engine() {
+fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_backend() {
     let mut web1 = Bench::linked("web1");
     let actions = web1.does(Event::Inventory(inventory("a")));
     let draft = kept(&actions);
@@ -1263,7 +1263,7 @@ fn a_trigger_waits_for_what_its_node_tells_of_itself() {
     for put in [&put, &fired] {
         web1.is_put(put, Ok(()));
     }
-    // Another engine has neither.
+    // Another backend has neither.
     web1.does(Event::Lost);
     let actions = puts(&web1.reaches());
     assert_eq!((actions.len(), node_puts(&actions).len()), (1, 1));
@@ -1280,7 +1280,7 @@ fn what_cannot_be_told_holds_no_trigger_up() {
         assert_eq!(puts(&actions), []);
         (web1, told, put)
     };
-    // The engine says so.
+    // The backend says so.
     let (mut web1, told, put) = begins();
     web1.does(Event::NotTaken(told.version));
     assert_eq!(puts(&web1.is_put(&put, Err("denied".to_owned()))).len(), 1);

@@ -320,7 +320,7 @@ impl Case {
         let settings = settings::settings(flags, around).map_err(|e| e.to_string())?;
         let rules = settings.rules().map_err(|e| e.to_string())?;
         let authority = match settings.trust {
-            Trust::Engine => None,
+            Trust::Backend => None,
             Trust::Puppet => Some(settings.authority().map_err(|e| e.to_string())?),
         };
         Ok(Case {

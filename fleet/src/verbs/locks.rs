@@ -48,7 +48,7 @@ fn all_and_ignored(settings: &Settings, own: bool) -> Result<(Vec<Held>, Ignored
     let (mut locks, mut ignored) = (Vec::<Held>::new(), Vec::new());
     conversation.each(until, |answer| {
         match answer {
-            // What the engine says comes after what this node knows.
+            // What the backend says comes after what this node knows.
             Answer::Lock(word, why) => {
                 locks.retain(|(one, _)| one.lock != word.lock);
                 locks.push((*word, why));
@@ -64,7 +64,7 @@ fn all_and_ignored(settings: &Settings, own: bool) -> Result<(Vec<Held>, Ignored
 /// Shows them.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the engine.
+/// The service could not be asked, or does not see the backend.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     if let Some(LocksCommand::Reset(args)) = &args.command {

@@ -34,7 +34,7 @@ pub mod tell;
 pub mod trigger;
 /// Requests that wait on disk for the service.
 mod waiting;
-/// The engine, as a command watches it.
+/// The backend, as a command watches it.
 mod watching;
 
 use std::fmt;

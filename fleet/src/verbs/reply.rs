@@ -25,7 +25,7 @@ pub struct Reply {
 /// What is true of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
-    /// The engine has it.
+    /// The backend has it.
     Delivered,
     /// This machine's disk has it.
     Kept,
@@ -83,7 +83,7 @@ impl Reply {
         };
         let mut lines = Vec::new();
         let Summary {
-            engine,
+            backend,
             away,
             until,
             ..
@@ -91,16 +91,16 @@ impl Reply {
         let delivered = self.with(&Fired::Delivered);
         if !delivered.is_empty() {
             lines.push(format!(
-                "{what}delivered to {engine} for {}",
+                "{what}delivered to {backend} for {}",
                 named(delivered)
             ));
         }
         let kept = self.with(&Fired::Kept);
         if !kept.is_empty() {
             let why = match away.as_deref() {
-                Some("") => format!("{engine} cannot be reached"),
-                Some(why) => format!("{engine} cannot be reached ({})", clean(why)),
-                None => format!("{engine} has not confirmed it yet"),
+                Some("") => format!("{backend} cannot be reached"),
+                Some(why) => format!("{backend} cannot be reached ({})", clean(why)),
+                None => format!("{backend} has not confirmed it yet"),
             };
             let until = clock(Walltime::from_millis(*until), now);
             lines.push(format!(
@@ -114,14 +114,14 @@ impl Reply {
     /// What happens next to the selection, in a line. It is deferred if nothing is sent before it is resolved.
     pub fn selection(&self, is_deferred: bool, now: Walltime) -> Option<String> {
         let summary = self.summary.as_ref()?;
-        let Summary { engine, until, .. } = summary;
+        let Summary { backend, until, .. } = summary;
         let until = clock(Walltime::from_millis(*until), now);
         (summary.selection == Some(SelectionState::Stored)).then(|| match is_deferred {
             true => format!(
-                "not sent yet: the selection is stored until {until}, and its nodes are selected when {engine} shows all nodes"
+                "not sent yet: the selection is stored until {until}, and its nodes are selected when {backend} shows all nodes"
             ),
             false => format!(
-                "the selection is stored until {until}: further nodes that it selects when {engine} shows all nodes get it then"
+                "the selection is stored until {until}: further nodes that it selects when {backend} shows all nodes get it then"
             ),
         })
     }
@@ -179,7 +179,7 @@ impl Fired {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::settings::Engine;
+    use crate::settings::Backend;
 
     pub fn node(name: &str) -> Node {
         name.parse().expect("a certname")
@@ -187,7 +187,7 @@ pub(super) mod tests {
 
     fn summary(away: Option<&str>) -> Answer {
         Answer::Said(Summary {
-            engine: Engine::Etcd,
+            backend: Backend::Etcd,
             away: away.map(str::to_owned),
             until: 1_795_219_387_045,
             selection: None,
@@ -233,7 +233,7 @@ pub(super) mod tests {
     fn selection_says_what_happens_next() {
         let with = |state| Reply {
             summary: Some(Summary {
-                engine: Engine::Etcd,
+                backend: Backend::Etcd,
                 away: None,
                 until: now().millis(),
                 selection: state,

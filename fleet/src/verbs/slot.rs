@@ -21,9 +21,9 @@ use crate::cli::Slot;
 use crate::settings::{self, Flags, Surroundings};
 use crate::wire::name::Name;
 
-/// How long the service, or the engine, may be away until the run goes ahead.
+/// How long the service, or the backend, may be away until the run goes ahead.
 const PATIENCE: Span = Span::from_secs(10);
-/// Within which the moment for that is drawn: where an engine is away, it is away for many.
+/// Within which the moment for that is drawn: where a backend is away, it is away for many.
 const SPREAD: Span = Span::from_secs(30);
 /// Before a service that is not there is asked again.
 const PAUSE: Span = Span::from_nanos(500_000_000);

@@ -19,7 +19,7 @@ use crate::settings::{self, Flags, Surroundings};
 /// Shows them.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the engine.
+/// The service could not be asked, or does not see the backend.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let until = Instant::now() + PATIENCE;
@@ -88,7 +88,7 @@ fn json(line: &Line<'_>) -> Value {
 /// Takes a place away.
 ///
 /// # Errors
-/// This node may not, nobody stands there, or the engine does not do it.
+/// This node may not, nobody stands there, or the backend does not do it.
 pub fn release(flags: &Flags, around: &Surroundings, args: &Release) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let (group, node) = (args.group.clone(), args.node.clone());

@@ -248,10 +248,10 @@ fn nobody(args: &Trigger, id: &Id) -> Result<Exit, Problem> {
 /// What the service is asked to fire; nobody yet.
 fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Request, Problem> {
     let usage = |what: String| Err(Problem::Usage(what));
-    if let Some(engine) = args.engine.filter(|engine| *engine != settings.engine) {
-        let is = settings.engine;
+    if let Some(backend) = args.backend.filter(|backend| *backend != settings.backend) {
+        let is = settings.backend;
         return usage(format!(
-            "this node's engine is {is}, not {engine}; set engine in the settings, or ask for {is}"
+            "this node's backend is {is}, not {backend}; set backend in the settings, or ask for {is}"
         ));
     }
     let (delta, ttl) = (
@@ -414,8 +414,8 @@ pub(super) fn reply_json(reply: &Reply, board: Option<&Board>) -> Value {
     json!({
         "schema": 1,
         "version": env!("CARGO_PKG_VERSION"),
-        "engine": summary.map(|summary| &summary.engine),
-        "engine_away": summary.and_then(|summary| summary.away.as_ref()),
+        "backend": summary.map(|summary| &summary.backend),
+        "backend_away": summary.and_then(|summary| summary.away.as_ref()),
         "until": summary.map(|summary| utc(Walltime::from_millis(summary.until))),
         "selection": summary.and_then(|summary| summary.selection.as_ref()),
         "not_passed_on": reply.left_out,

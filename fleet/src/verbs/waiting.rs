@@ -82,7 +82,7 @@ pub fn leave(
     Ok(Reply {
         targets: targets.map(|node| (node.clone(), Fired::Waiting)).collect(),
         summary: Some(Summary {
-            engine: settings.engine,
+            backend: settings.backend,
             away: None,
             until: until.millis(),
             selection: None,

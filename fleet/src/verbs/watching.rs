@@ -1,4 +1,4 @@
-//! What stands in the engine, watched by a command over as many connections as that takes. The engine is asked by this process itself,
+//! What stands in the backend, watched by a command over as many connections as that takes. The backend is asked by this process itself,
 //! so that nobody who looks is a burden to the service.
 
 use std::convert::Infallible;
@@ -14,13 +14,13 @@ use tokio::time::sleep;
 
 use super::{Exit, Problem};
 use crate::access::Access;
-use crate::engine::etcd::{self, Etcd};
-use crate::engine::nats::Nats;
-use crate::engine::watch::{Event, Tell, watch};
-use crate::engine::{Change, Engine, Error, Times};
+use crate::backend::etcd::{self, Etcd};
+use crate::backend::nats::Nats;
+use crate::backend::watch::{Event, Tell, watch};
+use crate::backend::{Change, Backend, Error, Times};
 use crate::settings::{self, Settings};
 
-/// How often it is asked whether the engine is still there.
+/// How often it is asked whether the backend is still there.
 const BEAT: Duration = Duration::from_secs(27);
 /// The longest pause before another connection.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ pub enum Seen {
     Changed(Change),
     /// Everything that there is was told.
     All,
-    /// The engine is not reached; it is tried again.
+    /// The backend is not reached; it is tried again.
     Lost(Error),
 }
 
@@ -61,7 +61,7 @@ pub fn block_on(work: Work<'_>) -> Result<Exit, Problem> {
 /// Tells all that is there, and then what comes, unless that was all.
 ///
 /// # Errors
-/// What whoever is told says; that this node has no certificate; or, unless it goes on, that the engine cannot be asked.
+/// What whoever is told says; that this node has no certificate; or, unless it goes on, that the backend cannot be asked.
 pub async fn all(
     settings: &Settings,
     places: &[Place],
@@ -76,8 +76,8 @@ pub async fn all(
             return Ok(());
         };
         if !goes_on {
-            let engine = settings.engine;
-            let why = format!("{engine} {lost}; 'again-fleet check' tells what to do");
+            let backend = settings.backend;
+            let why = format!("{backend} {lost}; 'again-fleet check' tells what to do");
             return Err(Problem::Failed(why));
         }
         tell(Seen::Lost(lost))?;
@@ -94,18 +94,18 @@ async fn connected(
 ) -> Result<Result<(), Error>, Problem> {
     let times = Times::default();
     let (servers, tls) = (&access.servers, access.tls.as_ref());
-    match access.engine {
-        settings::Engine::Etcd => {
+    match access.backend {
+        settings::Backend::Etcd => {
             let one = etcd::one_of(servers, times.call).await.cloned();
             match Etcd::new(one.as_slice(), tls, times).await {
-                Ok(engine) => look(&engine, places, goes_on, tell).await,
+                Ok(backend) => look(&backend, places, goes_on, tell).await,
                 Err(e) => Ok(Err(e)),
             }
         }
-        settings::Engine::Nats => {
+        settings::Backend::Nats => {
             let (node, namespace) = (&access.node, access.namespace.clone());
             match Nats::connect(servers, tls, node, namespace, times).await {
-                Ok(engine) => look(&engine, places, goes_on, tell).await,
+                Ok(backend) => look(&backend, places, goes_on, tell).await,
                 Err(e) => Ok(Err(e)),
             }
         }
@@ -115,8 +115,8 @@ async fn connected(
 /// What goes on for as long as a connection is used.
 type Watching<'w> = Pin<Box<dyn Future<Output = Infallible> + 'w>>;
 
-async fn look<E: Engine>(
-    engine: &E,
+async fn look<E: Backend>(
+    backend: &E,
     places: &[Place],
     goes_on: bool,
     tell: &mut Eye<'_>,
@@ -126,31 +126,31 @@ async fn look<E: Engine>(
     let mut watching: Vec<Watching<'_>> = Vec::new();
     for (n, ((prefix, _), again)) in places.iter().zip(&again).enumerate() {
         let tell = Tell(n, told.clone());
-        watching.push(Box::pin(watch(engine, prefix.clone(), None, again, tell)));
+        watching.push(Box::pin(watch(backend, prefix.clone(), None, again, tell)));
     }
     if goes_on {
-        watching.push(Box::pin(beat(engine, places, &again, Tell(0, told))));
+        watching.push(Box::pin(beat(backend, places, &again, Tell(0, told))));
     }
     let listed = vec![false; places.len()];
     hear(watching, events, listed, goes_on, tell).await
 }
 
 /// By nothing else is it noticed that a connection fell silent.
-async fn beat<E: Engine>(engine: &E, places: &[Place], again: &[Notify], tell: Tell) -> Infallible {
-    let Err(lost) = beats(engine, places, again).await;
+async fn beat<E: Backend>(backend: &E, places: &[Place], again: &[Notify], tell: Tell) -> Infallible {
+    let Err(lost) = beats(backend, places, again).await;
     tell.tell(Event::Lost(lost));
     pending().await
 }
 
-async fn beats<E: Engine>(
-    engine: &E,
+async fn beats<E: Backend>(
+    backend: &E,
     places: &[Place],
     again: &[Notify],
 ) -> Result<Infallible, Error> {
-    let (lease, mut beats) = (engine.grant().await?, 0);
+    let (lease, mut beats) = (backend.grant().await?, 0);
     loop {
         sleep(BEAT).await;
-        engine.renew(&lease).await?;
+        backend.renew(&lease).await?;
         beats += 1;
         for ((_, every), again) in places.iter().zip(again) {
             if *every > 0 && beats % every == 0 {

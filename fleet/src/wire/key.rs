@@ -6,7 +6,7 @@ use super::name::{self, Id, Name, Namespace, Node};
 /// What all keys of this version begin with.
 const ROOT: &str = "again/v1";
 
-/// A place in the engine, below a namespace.
+/// A place in the backend, below a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// `to/TARGET/SENDER/NAME`: a trigger that nobody has taken yet.
@@ -103,7 +103,7 @@ impl Key {
         })
     }
 
-    /// As it stands in the engine.
+    /// As it stands in the backend.
     pub fn encode(&self, namespace: &Namespace) -> String {
         match self {
             Key::To {

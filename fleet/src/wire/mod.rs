@@ -1,4 +1,4 @@
-//! PURE: what stands in the engine, as bytes: keys and values, versioned, bounded, and read as if an enemy had written them.
+//! PURE: what stands in the backend, as bytes: keys and values, versioned, bounded, and read as if an enemy had written them.
 //!
 //! A value is an [`envelope`]: a kind, a namespace and a body under one signature. Its body cannot be had before a verifier
 //! has said yes to those very bytes. Bodies are JSON; every bound is checked when one is written and when one is read.

@@ -9,14 +9,14 @@ pub struct Value {
     pub bytes: Vec<u8>,
     /// Of its write.
     pub revision: u64,
-    /// Of the first write since nothing stood there, where the engine says it.
+    /// Of the first write since nothing stood there, where the backend says it.
     pub first: u64,
-    /// How many writes there were since then; 0 where the engine does not say it.
+    /// How many writes there were since then; 0 where the backend does not say it.
     pub writes: u64,
 }
 
 impl Value {
-    /// One of an engine that says no more of it.
+    /// One of a backend that says no more of it.
     pub fn new(key: String, bytes: Vec<u8>, revision: u64) -> Value {
         let (first, writes) = (0, 0);
         Value {

@@ -1,5 +1,5 @@
 //! The examples of puppet-kicker's users and of Trigger's: a load balancer whose file names all web servers, and two roles that kick each
-//! other for ever. Once by agents of a real puppetserver with a real PuppetDB, once by `puppet apply` with nothing but the engine.
+//! other for ever. Once by agents of a real puppetserver with a real PuppetDB, once by `puppet apply` with nothing but the backend.
 
 #[path = "../support/ca.rs"]
 mod ca;

@@ -4,12 +4,12 @@ use crate::network;
 /// A change on web1 that another run would not make again.
 const FIRE: &str = "
 file { '/root/changes': content => 'CONTENT' }
-~> trigger { 'look again': hosts => ['lb1.test'], provider => 'ENGINE', wait => true }
+~> trigger { 'look again': hosts => ['lb1.test'], provider => 'BACKEND', wait => true }
 ";
 
 /// One run for what changed, and none for what did not.
 fn fires(fleet: &Fleet) {
-    let manifest = FIRE.replace("ENGINE", fleet.kind.name());
+    let manifest = FIRE.replace("BACKEND", fleet.kind.name());
     apply(
         &fleet.web1,
         "/root/fire.pp",
@@ -88,9 +88,9 @@ fn target_is_late(fleet: &Fleet) {
     assert_eq!(ran(&fleet.lb1).len(), 4);
 }
 
-/// An engine that is away, and a node that starts anew meanwhile.
-fn engine_is_away(fleet: &Fleet) {
-    fleet.engine(false);
+/// A backend that is away, and a node that starts anew meanwhile.
+fn backend_is_away(fleet: &Fleet) {
+    fleet.backend(false);
     for node in [&fleet.web1, &fleet.lb1] {
         is_linked(node, false);
     }
@@ -106,7 +106,7 @@ fn engine_is_away(fleet: &Fleet) {
         Some(check(&fleet.web1, "outbox")).filter(|(_, what)| !what.is_empty())
     });
     assert!(outbox.starts_with("1 trigger"), "{outbox}");
-    fleet.engine(true);
+    fleet.backend(true);
     fleet.runs(5);
     fleet.is_settled();
     assert_eq!(ran(&fleet.lb1).len(), 5);
@@ -118,7 +118,7 @@ fn once(kind: Kind) {
     fires(&fleet);
     target_is_off(&fleet);
     target_is_late(&fleet);
-    engine_is_away(&fleet);
+    backend_is_away(&fleet);
     network::is_broken(&fleet);
 }
 

@@ -104,13 +104,13 @@ fn nobody_can_tell(fleet: &Fleet) {
         "{said}"
     );
 
-    fleet.engine(false);
+    fleet.backend(false);
     is_linked(&fleet.lb1, false);
     let (status, said, servers) = balances(&fleet.lb1);
     let why = "the inventory of again-fleet cannot tell which servers there are: ";
     assert!(status == 1 && said.contains(why), "{status}: {said}");
     assert!(servers.is_empty(), "{servers:?}");
-    fleet.engine(true);
+    fleet.backend(true);
     is_linked(&fleet.lb1, true);
 }
 
@@ -131,7 +131,7 @@ fn lists(lb1: &Lab, count: usize) {
 fn balancer_keeps_its_servers(fleet: &Fleet, web2: &Lab) {
     let lb1 = &fleet.lb1;
     lists(lb1, 2);
-    fleet.engine(false);
+    fleet.backend(false);
     is_linked(lb1, false);
     let stored = "the nodes are those of the last inventory, read ";
     keeps_servers(lb1, stored);
@@ -141,7 +141,7 @@ fn balancer_keeps_its_servers(fleet: &Fleet, web2: &Lab) {
     // The backend comes back empty. One of the two is there and publishes again; runs go on meanwhile.
     web2.shutdown();
     fleet.server.sh("rm -r /var/lib/etcd/default");
-    fleet.engine(true);
+    fleet.backend(true);
     lb1.wait_until("the facts of web1", 60, || {
         let (status, said, servers) = balances(lb1);
         assert_eq!(
@@ -172,7 +172,7 @@ fn kick_is_sent_once_both_are_back(fleet: &Fleet) {
     assert!(ran(lb1).is_empty());
     let manifest = "exec { '/bin/true': }\nnotify { 'kick -> haproxy': }\n";
     web1.write("/root/kick.pp", manifest);
-    fleet.engine(false);
+    fleet.backend(false);
     web1.sh("systemctl stop again-fleet.socket again-fleet.service");
     let run = puppet(web1, &["--reports=kick", "/root/kick.pp"]);
     let said = run.said();
@@ -181,7 +181,7 @@ fn kick_is_sent_once_both_are_back(fleet: &Fleet) {
         "{said}"
     );
     web1.sh("systemctl start again-fleet.socket again-fleet.service");
-    fleet.engine(true);
+    fleet.backend(true);
     // It is resolved a minute after the service has reached etcd.
     lb1.wait_until("a run of lb1", 180, || (ran(lb1).len() == 1).then_some(()));
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::ca::Ca;
 
-/// Which engine.
+/// Which backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Etcd,
@@ -59,7 +59,7 @@ fn clock() -> PathBuf {
 /// What is run on a node when another one has changed: real Puppet, which changes something each time.
 pub const RUN: &str = "exec { 'ran': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
 
-/// An engine and two nodes, of which web1 fires and lb1 is fired at.
+/// A backend and two nodes, of which web1 fires and lb1 is fired at.
 pub struct Fleet {
     pub kind: Kind,
     pub server: Lab,
@@ -105,7 +105,7 @@ impl Fleet {
         };
         let (server, web1, lb1) = at_once(
             move || {
-                set_engine(&server, kind);
+                set_backend(&server, kind);
                 server
             },
             || set(web1),
@@ -135,10 +135,10 @@ impl Fleet {
     /// The same, and the run's status.
     #[track_caller]
     pub fn try_to_fire(&self, parameters: &str) -> (i32, String) {
-        let engine = self.kind.name();
+        let backend = self.kind.name();
         let manifest = format!(
             "exec {{ 'change': command => '/bin/true' }}
-            ~> trigger {{ 'look again': hosts => ['lb1.test'], provider => '{engine}', {parameters} }}\n"
+            ~> trigger {{ 'look again': hosts => ['lb1.test'], provider => '{backend}', {parameters} }}\n"
         );
         self.web1.write("/root/fire.pp", &manifest);
         let run = puppet(&self.web1, &["/root/fire.pp"]);
@@ -158,7 +158,7 @@ impl Fleet {
         runs
     }
 
-    /// Nothing is under way any more, neither on web1 nor in the engine.
+    /// Nothing is under way any more, neither on web1 nor in the backend.
     #[track_caller]
     pub fn is_settled(&self) {
         self.web1.wait_until("an empty outbox", 60, || {
@@ -174,8 +174,8 @@ impl Fleet {
         }
     }
 
-    /// The engine ends, or begins again.
-    pub fn engine(&self, is_there: bool) {
+    /// The backend ends, or begins again.
+    pub fn backend(&self, is_there: bool) {
         let verb = if is_there { "start" } else { "stop" };
         let service = self.kind.service();
         self.server.sh(&format!("systemctl {verb} {service}"));
@@ -185,7 +185,7 @@ impl Fleet {
     pub fn keys(&self) -> Vec<String> {
         assert_eq!(self.kind, Kind::Etcd);
         let all = self.server.sh(
-            "cd /etc/again-engine-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
+            "cd /etc/again-backend-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
              --key=key.pem get --prefix --keys-only again/v1/test/",
         );
         let keys = all
@@ -229,18 +229,18 @@ pub fn certify(lab: &Lab, host: &Host<'_>) {
     ));
 }
 
-/// A machine with an engine, as the class sets it up, and with these files of ours.
-pub fn engine(net: &Net, kind: Kind, binds: &[(&Path, &str)]) -> Lab {
+/// A machine with a backend, as the class sets it up, and with these files of ours.
+pub fn backend(net: &Net, kind: Kind, binds: &[(&Path, &str)]) -> Lab {
     let lab = empty(net, &SERVER, Image::Server, binds);
     certify(&lab, &SERVER);
-    set_engine(&lab, kind);
+    set_backend(&lab, kind);
     lab
 }
 
-fn set_engine(lab: &Lab, kind: Kind) {
-    let engine = kind.name();
-    let class = format!("class {{ 'common::again::engine': engine => '{engine}' }}\n");
-    apply(lab, "/root/engine.pp", &class);
+fn set_backend(lab: &Lab, kind: Kind) {
+    let backend = kind.name();
+    let class = format!("class {{ 'common::again::backend': backend => '{backend}' }}\n");
+    apply(lab, "/root/backend.pp", &class);
 }
 
 /// What three things come to that are done side by side.
@@ -273,7 +273,7 @@ pub fn classes(kind: Kind, helper: &str, settings: &str) -> String {
         "class {{ 'common::again': manage_binary => 'none', {helper} }}
         class {{ 'common::again::fleet':
           manage_binary => 'none',
-          engine        => '{}',
+          backend        => '{}',
           endpoints     => ['server.test'],
           accept        => ['web*.test'],
           namespace     => 'test',
@@ -312,7 +312,7 @@ pub fn reported(lab: &Lab) -> String {
     )
 }
 
-/// Waits until the service of a node has the engine, or has it no longer.
+/// Waits until the service of a node has the backend, or has it no longer.
 #[track_caller]
 pub fn is_linked(lab: &Lab, is_up: bool) {
     let state = if is_up { "ok" } else { "error" };

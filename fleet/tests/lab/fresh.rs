@@ -12,8 +12,8 @@ const PACKAGES: &str = "/srv/to";
 
 /// What the page is worth to somebody with three machines of other names.
 fn named_here(text: &str) -> String {
-    let engine = text.replace("etcd1.example.com", SERVER.name);
-    engine.replace(".example.com", ".test")
+    let backend = text.replace("etcd1.example.com", SERVER.name);
+    backend.replace(".example.com", ".test")
 }
 
 /// The blocks of the page's first section, of this language.
@@ -108,7 +108,7 @@ impl Site {
 fn somebody_new_has_a_first_fleet_within_ten_minutes_and_each_command_of_the_page_is_one() {
     let began = Instant::now();
     let site = Site::new();
-    let [engine, class, trigger] = &first_blocks("puppet")[..] else {
+    let [backend, class, trigger] = &first_blocks("puppet")[..] else {
         panic!("the page has other blocks");
     };
 
@@ -116,8 +116,8 @@ fn somebody_new_has_a_first_fleet_within_ten_minutes_and_each_command_of_the_pag
     assert_ne!(firing_only, *class);
     apply(
         &site.server,
-        "/root/engine.pp",
-        &format!("{engine}\n{firing_only}"),
+        "/root/backend.pp",
+        &format!("{backend}\n{firing_only}"),
     );
     // One with the program of the module, one with the package. Neither has a Puppet server: "a masterless node has its `puppet apply …`".
     let masterless = "run_cmd => 'puppet apply /root/run.pp', # ";

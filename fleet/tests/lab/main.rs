@@ -1,4 +1,4 @@
-//! What must hold on real, booted machines, set up by the classes of the module: nodes and an engine on a network of their own, with
+//! What must hold on real, booted machines, set up by the classes of the module: nodes and a backend on a network of their own, with
 //! real Puppet, the real helper, and certificates of a Puppet CA.
 
 #[path = "../support/ca.rs"]

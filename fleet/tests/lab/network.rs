@@ -5,7 +5,7 @@ use crate::fleet::{Fleet, LB1, WEB1, is_linked, ran};
 /// Within how many seconds a connection that fell silent is to be noticed, and what a machine that is busy with others may add.
 const NOTICED: f64 = 30.0 + 15.0;
 
-/// When the service of a node said last that the engine is not reached.
+/// When the service of a node said last that the backend is not reached.
 fn lost_at(lab: &Lab) -> f64 {
     let log = lab.sh("journalctl --no-pager -o short-unix -u again-fleet.service");
     let mut lines = log.lines().rev();

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
 
-/// What each node is. The engine knows its nodes from the CA, which is where the catalogs are compiled.
+/// What each node is. The backend knows its nodes from the CA, which is where the catalogs are compiled.
 const SITE: &str = "
 class { 'common::again': manage_binary => 'none', wait_for_slot => true }
 node 'server.test' {
-  class { 'common::again::engine': permissions => true }
+  class { 'common::again::backend': permissions => true }
   class { 'common::again::fleet':
     manage_binary => 'none', endpoints => ['server.test'], accept => [], firing_group => 'puppet',
-    operators => ['server.test'], require => Class['common::again::engine'],
+    operators => ['server.test'], require => Class['common::again::backend'],
   }
 }
 node 'web1.test' {
@@ -105,7 +105,7 @@ fn serial(lab: &Lab) -> String {
 }
 
 #[test]
-fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
+fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
     let net = Net::new();
     let server = server(&net);
     let (web1, lb1) = (
@@ -127,7 +127,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
         assert_eq!(check(node, "permissions").0, "ok");
     }
     let users = server.sh(
-        "cd /etc/again-engine-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
+        "cd /etc/again-backend-etcd; ETCDCTL_API=3 etcdctl --endpoints=https://server.test:2379 --cacert=ca.pem --cert=cert.pem \
          --key=key.pem user list",
     );
     assert_eq!(users, "lb1.test\nroot\nserver.test\nweb1.test\n");
@@ -197,7 +197,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_engine() {
     assert!(told.ok().contains("1 of 1 node done"));
     has_run(&lb1, 3);
 
-    // A certificate that was lost, and is made anew; the engine refuses the old one from then on.
+    // A certificate that was lost, and is made anew; the backend refuses the old one from then on.
     let started =
         || web1.sh("systemctl show -P ExecMainStartTimestampMonotonic again-fleet.service");
     let before = (serial(&web1), started());

@@ -8,7 +8,7 @@ use again_rig::net::{Host, Net};
 use again_rig::{Lab, ask_for};
 use serde_json::Value;
 
-use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, certify, check, empty, engine, is_linked};
+use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, certify, check, empty, backend, is_linked};
 
 const PAGE: &str = include_str!("../../../doc/install.md");
 
@@ -160,7 +160,7 @@ struct Node {
     fires: Option<Child>,
 }
 
-/// An engine, and three nodes on which the lower version is installed.
+/// A backend, and three nodes on which the lower version is installed.
 struct Fleet {
     server: Lab,
     nodes: [Node; 3],
@@ -176,7 +176,7 @@ impl Fleet {
         crate::ca::Ca::get();
         let bridge = &net;
         let (server, labs) = std::thread::scope(|scope| {
-            let server = scope.spawn(|| engine(bridge, Kind::Etcd, binds));
+            let server = scope.spawn(|| backend(bridge, Kind::Etcd, binds));
             let nodes = HOSTS.map(|host| {
                 scope.spawn(move || {
                     let lab = empty(bridge, &host, Image::Node, binds);

@@ -116,7 +116,7 @@ fn every_default_is_the_programs() {
     let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
     let text = page("again-fleet.toml.5");
     let keys = plain(&parts(&text)["KEYS"]).replace(" .", ".");
-    let (engine, trust) = (name(&set.engine), name(&set.trust));
+    let (backend, trust) = (name(&set.backend), name(&set.trust));
     let run_cmd: Vec<&str> = set
         .run_cmd
         .iter()
@@ -126,7 +126,7 @@ fn every_default_is_the_programs() {
         [&set.state_dir, &set.run_dir, &set.spool_dir].map(|path| path.display());
     for said in [
         format!(
-            "engine What carries triggers between the nodes: {engine} version 3; the default or"
+            "backend What carries triggers between the nodes: {backend} version 3; the default or"
         ),
         format!("tls {} the default or", set.tls),
         format!(

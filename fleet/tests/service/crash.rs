@@ -1,4 +1,4 @@
-//! Each of the processes killed at every step that another one could notice (`helper killed-at`), the engine now and then: nothing is
+//! Each of the processes killed at every step that another one could notice (`helper killed-at`), the backend now and then: nothing is
 //! acted on twice, nothing that was promised is lost, and nothing is left unsaid.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -145,7 +145,7 @@ fn many_ask_at_a_time() {
         .collect();
     for answers in asked {
         let said = answers.all();
-        // A busy engine may take longer than the answer.
+        // A busy backend may take longer than the answer.
         let is_late = said == ["kept lb1.test", "said etcd"];
         assert!(said == ACROSS || said == KEPT || is_late, "{said:?}");
     }
@@ -258,7 +258,7 @@ fn who_has_asked_is_answered_before_the_end() {
     // Time itself is tested: it is asked to end while somebody waits.
     std::thread::sleep(Duration::from_millis(300));
     web1.signal("-TERM");
-    // The engine does not say that it has it; the disk does.
+    // The backend does not say that it has it; the disk does.
     let said: Vec<Answer> = asked.collect();
     assert!(
         matches!(&said[..], [Answer::Kept(_), Answer::Said(_)]),
@@ -318,10 +318,10 @@ fn settings_and_certificates_are_taken_up() {
         web1.log().contains("from the next start on")
     });
     assert!(web1.how().link.is_up);
-    // The other engine.
+    // The other backend.
     web1.set(&second);
     web1.signal("-HUP");
-    until("the other engine", || {
+    until("the other backend", || {
         web1.log().matches("etcd is reached").count() == 2
     });
     let one = request("again", &["lb1.test"]);

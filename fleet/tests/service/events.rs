@@ -1,4 +1,4 @@
-//! What runs leave in the spool is in the engine at once, and all of it, whatever is killed meanwhile.
+//! What runs leave in the spool is in the backend at once, and all of it, whatever is killed meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -106,7 +106,7 @@ fn node(server: &Server) -> Node {
     node_at(server, server.port)
 }
 
-/// One that reaches its engine at this port.
+/// One that reaches its backend at this port.
 fn node_at(server: &Server, port: u16) -> Node {
     let node = Node::off("web1.test", server);
     fs::create_dir(node.path("spool")).expect("made");
@@ -144,7 +144,7 @@ fn untold(node: &Node) -> Vec<String> {
     files
 }
 
-/// The numbers that the engine has of each run, in order; each once, however often it was told.
+/// The numbers that the backend has of each run, in order; each once, however often it was told.
 fn told(straight: &Straight) -> BTreeMap<Id, Vec<u64>> {
     let mut told: BTreeMap<Id, Vec<u64>> = BTreeMap::new();
     for value in straight.list("event/web1=test/") {
@@ -160,7 +160,7 @@ fn told(straight: &Straight) -> BTreeMap<Id, Vec<u64>> {
     told
 }
 
-/// The numbers that the engine has of a run.
+/// The numbers that the backend has of a run.
 fn told_of(straight: &Straight, run: u128) -> Vec<u64> {
     let values = straight.list(&format!("event/web1=test/{}/", Id::from_bits(run)));
     let batches = values.iter().map(|value| batch(&value.bytes));

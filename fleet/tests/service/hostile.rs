@@ -1,10 +1,10 @@
-//! Whoever can write to the engine puts there what they like. Nothing of it is run, each is named with the reason and counted, and the
+//! Whoever can write to the backend puts there what they like. Nothing of it is run, each is named with the reason and counted, and the
 //! service goes on.
 
 use std::fs;
 
 use again_fleet::ask::Question;
-use again_fleet::engine::Error;
+use again_fleet::backend::Error;
 use again_fleet::wire::envelope;
 use again_fleet::wire::lineage::Origin;
 use again_fleet::wire::name::{Id, Node as Name};
@@ -19,7 +19,7 @@ use crate::straight::Straight;
 
 const HOUR: i64 = 3_600_000;
 
-macro_rules! over_both_engines {
+macro_rules! over_both_backends {
     ($($case:ident,)*) => {
         mod etcd {
             use super::Kind;
@@ -32,7 +32,7 @@ macro_rules! over_both_engines {
     };
 }
 
-over_both_engines! {
+over_both_backends! {
     what_nobody_may_put_there_is_named_and_counted,
     a_copy_that_is_put_back_is_not_run_again,
     what_is_too_old_or_from_the_future_is_not_run,
@@ -131,7 +131,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         &vec![b'{'; 1_400_000],
         "1400000 bytes of a value are too many",
     );
-    // The engine itself bounds what it holds.
+    // The backend itself bounds what it holds.
     let huge = straight.put("to/lb1=test/web1=test/m", &vec![0; 10 << 20]);
     assert!(
         matches!(
@@ -150,12 +150,12 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         "web1=test/*",
         "web1=test/>",
     ] {
-        away(at, &good, "the engine holds something that is not ours");
+        away(at, &good, "the backend holds something that is not ours");
     }
     // NATS has no subject with nothing between two dots, nor one of two lines.
     for at in ["web1=test/..", "../lb1=test/web1=test/n", "web1=test/n\n"] {
         if kind == Kind::Etcd {
-            away(at, &good, "the engine holds something that is not ours");
+            away(at, &good, "the backend holds something that is not ours");
         } else {
             let put = straight.put(&format!("to/lb1=test/{at}"), &good);
             assert!(put.is_err(), "{at:?}: {put:?}");
@@ -385,17 +385,17 @@ fn who_is_listened_to_is_the_targets_to_say() {
     assert_eq!(lb1.how().turned_away, 1);
 }
 
-/// Without certificates whoever can write to the engine is believed, and the service says so.
+/// Without certificates whoever can write to the backend is believed, and the service says so.
 #[test]
-fn where_the_engine_is_trusted_it_is_said() {
+fn where_the_backend_is_trusted_it_is_said() {
     let server = Server::start(Kind::Etcd);
     let lb1 = Node::off("lb1.test", &server);
-    lb1.set_also("trust = 'engine'");
+    lb1.set_also("trust = 'backend'");
     lb1.set_also("accept = ['web1.test']");
     lb1.take();
     lb1.start();
     lb1.is_linked(true);
-    let first = "trust is \"engine\": nothing is signed, and whoever can write to the engine can have Puppet run here";
+    let first = "trust is \"backend\": nothing is signed, and whoever can write to the backend can have Puppet run here";
     assert!(lb1.log().contains(first), "{}", lb1.log());
     let straight = Straight::at(&server, "web2.test");
     let put = |one: &Trigger| {

@@ -146,7 +146,7 @@ fn of<'n>(nodes: &'n [Node; 3], name: &str) -> &'n Node {
         .expect("a candidate")
 }
 
-/// The words that ever stood there, in the order in which the engine took them.
+/// The words that ever stood there, in the order in which the backend took them.
 fn words(server: &Server) -> Vec<Lock> {
     let all = Straight::at(server, "web1.test").ever();
     let mut words: Vec<Lock> = Vec::new();
@@ -549,7 +549,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
 }
 
 #[test]
-fn one_that_has_lost_the_engine_says_so_and_takes_nothing_back() {
+fn one_that_has_lost_the_backend_says_so_and_takes_nothing_back() {
     let server = Server::start(Kind::Etcd);
     let nodes = three(&server);
     let all: Vec<&Node> = nodes.iter().collect();
@@ -579,7 +579,7 @@ fn one_that_has_lost_the_engine_says_so_and_takes_nothing_back() {
     );
     let why = own["why"].as_str().expect("a reason");
     assert!(
-        why.contains("the engine is not there") || why.contains("lease"),
+        why.contains("the backend is not there") || why.contains("lease"),
         "{why}"
     );
     relay.mend_without_connections();
@@ -629,7 +629,7 @@ fn faults() -> u64 {
     set("AGAIN_FLEET_LOCK_FAULTS", KINDS - 1)
 }
 
-/// Three candidates of an engine with three members.
+/// Three candidates of a backend with three members.
 struct Many {
     servers: [Server; 3],
     nodes: [Node; 3],
@@ -637,7 +637,7 @@ struct Many {
     relays: [[Relay; 3]; 3],
     /// Who held it with which token, by the word of any candidate.
     holders: BTreeMap<u64, BTreeSet<String>>,
-    /// The words that stood in engines that were emptied.
+    /// The words that stood in backends that were emptied.
     words: Vec<Lock>,
 }
 
@@ -710,7 +710,7 @@ impl Many {
             // A person passes it on.
             3 | 4 => {
                 let to = NAMES[n];
-                // The engine may choose a leader just then, and tell so; a person tries again.
+                // The backend may choose a leader just then, and tell so; a person tries again.
                 until("it to be passed on", || {
                     output(&self.nodes[1], &["pass", "db", to]).status.success()
                 });
@@ -729,7 +729,7 @@ impl Many {
                 let relays = self.relays[n].iter();
                 relays.for_each(Relay::mend_without_connections);
             }
-            // All data of the engine is gone.
+            // All data of the backend is gone.
             7 => {
                 self.words.extend(words(&self.servers[0]));
                 self.servers.iter().for_each(Server::kill);

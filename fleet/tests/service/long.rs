@@ -1,4 +1,4 @@
-//! What shows only after a while: an idle service, and an engine that has fallen silent.
+//! What shows only after a while: an idle service, and a backend that has fallen silent.
 
 use std::fs;
 use std::thread::sleep;
@@ -109,11 +109,11 @@ fn silent(kind: Kind) {
 }
 
 #[test]
-fn an_engine_that_fell_silent_is_noticed_over_etcd() {
+fn a_backend_that_fell_silent_is_noticed_over_etcd() {
     silent(Kind::Etcd);
 }
 
 #[test]
-fn an_engine_that_fell_silent_is_noticed_over_nats() {
+fn a_backend_that_fell_silent_is_noticed_over_nats() {
     silent(Kind::Nats);
 }

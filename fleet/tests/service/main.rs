@@ -1,4 +1,4 @@
-//! The service as a process of its own, with real engines, certificates of a Puppet CA, root's side as another process, and the real
+//! The service as a process of its own, with real backends, certificates of a Puppet CA, root's side as another process, and the real
 //! helper. What it runs is a script that counts its runs, and where the outcome matters a real `puppet apply`.
 
 /// Senders that flood.
@@ -11,14 +11,14 @@ mod clock;
 mod crash;
 /// Who asks the service.
 mod door;
-/// What befalls an engine.
-mod engine;
+/// What befalls a backend.
+mod backend;
 /// What runs leave is told.
 mod events;
 #[allow(dead_code, reason = "what is sealed together is not for this room")]
 #[path = "../support/fired.rs"]
 mod fired;
-/// What others put into the engine.
+/// What others put into the backend.
 mod hostile;
 /// Locks.
 mod locks;
@@ -31,7 +31,7 @@ mod many;
 mod node;
 /// What is told in numbers.
 mod numbers;
-#[allow(dead_code, reason = "what ends a feed is for the room of the engines")]
+#[allow(dead_code, reason = "what ends a feed is for the room of the backends")]
 #[path = "../support/operator.rs"]
 mod operator;
 #[path = "../support/relay.rs"]
@@ -44,7 +44,7 @@ mod ring;
 mod rolling;
 /// What happens elsewhere, and rules.
 mod rules;
-// The rest of it is for the engines' own tests.
+// The rest of it is for the backends' own tests.
 #[allow(dead_code)]
 #[path = "../support/servers.rs"]
 mod servers;
@@ -97,7 +97,7 @@ fn fired_and_followed(from: &Node, request: &Request) -> Vec<String> {
     let mut words = from.ask(&question).all();
     let told = words.split_off(2);
     assert_eq!(words[0], "delivered lb1.test");
-    // What the target tells may be there before the engine has answered.
+    // What the target tells may be there before the backend has answered.
     assert!(words[1].starts_with("said "), "{words:?}");
     told
 }
@@ -167,7 +167,7 @@ fn a_trigger_has_the_other_node_run_what_is_set_there_over_nats() {
     across(Kind::Nats);
 }
 
-fn engine_away(kind: Kind) {
+fn backend_away(kind: Kind) {
     let server = Server::start(kind);
     let (web1, lb1) = (
         Node::new("web1.test", &server),
@@ -186,13 +186,13 @@ fn engine_away(kind: Kind) {
 }
 
 #[test]
-fn what_is_fired_while_the_engine_is_away_is_delivered_once_over_etcd() {
-    engine_away(Kind::Etcd);
+fn what_is_fired_while_the_backend_is_away_is_delivered_once_over_etcd() {
+    backend_away(Kind::Etcd);
 }
 
 #[test]
-fn what_is_fired_while_the_engine_is_away_is_delivered_once_over_nats() {
-    engine_away(Kind::Nats);
+fn what_is_fired_while_the_backend_is_away_is_delivered_once_over_nats() {
+    backend_away(Kind::Nats);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_target_that_was_off_runs_once_when_it_is_back() {
 }
 
 #[test]
-fn an_engine_that_forgot_everything_gets_it_again() {
+fn a_backend_that_forgot_everything_gets_it_again() {
     let server = Server::start(Kind::Etcd);
     let (web1, lb1) = (
         Node::new("web1.test", &server),

@@ -30,7 +30,7 @@ fn fires(sender: &Node) -> Vec<Id> {
     let fire = |n: usize| {
         let one = request(&format!("name {}", n % NAMES), &["lb1.test"]);
         let said = sender.fire(&one);
-        // A busy machine may not have heard of the engine in time.
+        // A busy machine may not have heard of the backend in time.
         let is_true = ["delivered lb1.test", "kept lb1.test"].contains(&said[0].as_str());
         assert!(is_true, "{said:?}");
         one.id
@@ -119,7 +119,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
     come_back_spread(&server, &senders);
 }
 
-/// Those that lost the engine together do not come back together.
+/// Those that lost the backend together do not come back together.
 fn come_back_spread(server: &Server, nodes: &[Node]) {
     server.kill();
     nodes.iter().for_each(|node| node.is_linked(false));

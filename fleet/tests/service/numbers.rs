@@ -57,7 +57,7 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
     web1.start_in(&OFTEN);
     web1.is_linked(true);
     let quiet = [
-        ("engine_down_seconds", 0.0),
+        ("backend_down_seconds", 0.0),
         ("outbox_triggers", 0.0),
         ("outbox_oldest_age_seconds", 0.0),
         ("slots_oldest_wait_seconds", 0.0),
@@ -74,8 +74,8 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
         numbers(&web1)["outbox_oldest_age_seconds"] > 1.0
     });
     server.stop();
-    until("an engine that is away", || {
-        numbers(&web1)["engine_down_seconds"] > 0.5
+    until("a backend that is away", || {
+        numbers(&web1)["backend_down_seconds"] > 0.5
     });
     server.go_on();
     lb1.start_in(&OFTEN);

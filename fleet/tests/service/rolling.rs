@@ -87,7 +87,7 @@ fn most(all: &Path) -> usize {
     counts.max().unwrap_or(0)
 }
 
-/// What each has told of a trigger, in the order in which the engine took it.
+/// What each has told of a trigger, in the order in which the backend took it.
 fn told(server: &Server, id: &Id) -> Vec<(String, Outcome)> {
     let values = Straight::at(server, "web1.test").ever();
     let stories = values.iter().filter(|value| {
@@ -99,7 +99,7 @@ fn told(server: &Server, id: &Id) -> Vec<(String, Outcome)> {
         .collect()
 }
 
-/// The most that were between their turn and their end at a time, by the engine's history; and how each has ended.
+/// The most that were between their turn and their end at a time, by the backend's history; and how each has ended.
 fn by_history(server: &Server, id: &Id) -> (usize, BTreeMap<String, Outcome>) {
     let (mut turns, mut ends, mut most) = (BTreeSet::new(), BTreeMap::new(), 0);
     for (node, outcome) in told(server, id) {

@@ -211,7 +211,7 @@ fn a_rule_with_a_program_leaves_its_call_and_a_new_rule_counts_after_a_reload() 
     assert!(node.runs().is_empty());
 }
 
-/// An engine may hold far more in one value than any of ours has, and whoever may write there can have it do so.
+/// A backend may hold far more in one value than any of ours has, and whoever may write there can have it do so.
 fn events_of_many_megabytes(kind: Kind) {
     let server = match kind {
         Kind::Etcd => Server::configured(kind, "--max-request-bytes 67108864"),

@@ -129,7 +129,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The nodes in the order in which the engine took their words.
+/// The nodes in the order in which the backend took their words.
 fn order(server: &Server) -> Vec<String> {
     let values = Straight::at(server, "web1.test").ever();
     let signed = values
@@ -354,7 +354,7 @@ fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
         for lease in leases {
             straight.renew(lease).expect("the lease lives");
         }
-        // Not so often that the engine never holds one beat for long enough to remove a place.
+        // Not so often that the backend never holds one beat for long enough to remove a place.
         if copied.elapsed() > Duration::from_secs(2) {
             copied = Instant::now();
             for beat in old.iter().filter(|beat| !beat.key.ends_with(&live)) {
@@ -373,7 +373,7 @@ fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
 }
 
 #[test]
-fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
+fn without_an_backend_a_run_goes_ahead_or_does_not_start() {
     let site = Site::new(Kind::Etcd);
     let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
     site.server.kill();
@@ -387,7 +387,7 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
     assert_eq!(refused.status.code(), Some(1));
     let why = said(&refused);
     assert!(
-        why.contains("error: no slot of group 'g' within 3s: the engine is not there: "),
+        why.contains("error: no slot of group 'g' within 3s: the backend is not there: "),
         "{why}"
     );
     site.has("end n01.test");
@@ -405,7 +405,7 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
         ahead.contains("the run goes ahead without a slot of group 'g', "),
         "{ahead}"
     );
-    assert!(ahead.contains("the engine is not there"), "{ahead}");
+    assert!(ahead.contains("the backend is not there"), "{ahead}");
     ends(run);
     // Nor a service.
     two.kill();
@@ -424,7 +424,7 @@ fn without_an_engine_a_run_goes_ahead_or_does_not_start() {
 
 /// For longer than a lease, of one node, while its run goes on.
 #[test]
-fn one_more_runs_where_a_node_loses_the_engine_for_long_and_the_limit_holds_again() {
+fn one_more_runs_where_a_node_loses_the_backend_for_long_and_the_limit_holds_again() {
     let site = Site::new(Kind::Etcd);
     let [one, two, three] = ["n01.test", "n02.test", "n03.test"].map(|name| site.node(name, 1));
     let relay = Relay::to(site.server.port);
@@ -443,7 +443,7 @@ fn one_more_runs_where_a_node_loses_the_engine_for_long_and_the_limit_holds_agai
     until("a word of it", || one.log().contains(ended));
     assert_eq!(site.all(), ["begin n01.test", "begin n02.test"]);
     assert!(read(&two.path("said")).contains("has a slot of group 'g'"));
-    // What the node knows without the engine.
+    // What the node knows without the backend.
     let shown = said(&output(&one, &["slots"]));
     assert!(shown.contains("etcd ") && shown.contains(ended), "{shown}");
     let checked = said(&output(&one, &["check"]));
@@ -707,7 +707,7 @@ read up rest </proc/uptime
 echo "end NAME $$ $up" >>ALL
 "#;
 
-/// How many times a service or a member of the engine is killed, beside runs that are killed and services that stop for a while; at
+/// How many times a service or a member of the backend is killed, beside runs that are killed and services that stop for a while; at
 /// night, a thousand times (tests/tools/sweep).
 fn kills() -> u64 {
     set("AGAIN_FLEET_SLOT_FAULTS", 12)
@@ -718,7 +718,7 @@ fn count() -> u64 {
     set("AGAIN_FLEET_SLOT_NODES", 20)
 }
 
-/// Nodes that run all the time share five slots of an engine with three members.
+/// Nodes that run all the time share five slots of a backend with three members.
 struct Many {
     servers: [Server; 3],
     dir: tempfile::TempDir,
@@ -858,7 +858,7 @@ impl Many {
         longest
     }
 
-    /// The places of all runs, by what the engine has ever held.
+    /// The places of all runs, by what the backend has ever held.
     fn places(&self) -> Places {
         let straight = Straight::at(&self.servers[0], "web1.test");
         let began = clock::walltime().millis() as f64 / 1e3 - boottime();

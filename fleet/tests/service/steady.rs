@@ -72,7 +72,7 @@ fn how_a_run_has_ended_is_told_whatever_the_node_has_done_since() {
 }
 
 #[test]
-fn refusal_is_logged_once_though_the_service_begins_anew_and_the_engine_has_lost_it() {
+fn refusal_is_logged_once_though_the_service_begins_anew_and_the_backend_has_lost_it() {
     let server = Server::start(Kind::Etcd);
     let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::off(name, &server));
     lb1.set_also("accept = ['other.test']");

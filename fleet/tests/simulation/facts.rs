@@ -113,9 +113,9 @@ impl World {
 
     /// A node sees what stands at its own key.
     pub fn see_own_key(&mut self, n: usize) {
-        match self.engine.get(&self.own_key(n), self.now).cloned() {
+        match self.backend.get(&self.own_key(n), self.now).cloned() {
             Some(value) => self.own_key_is(n, value.revision, Some(&value.bytes)),
-            None if self.has_facts => self.own_key_is(n, self.engine.revision, None),
+            None if self.has_facts => self.own_key_is(n, self.backend.revision, None),
             None => {}
         }
     }
@@ -130,26 +130,26 @@ impl World {
         self.feed(n, Event::OwnKey { revision, found });
     }
 
-    /// Whether a node's newest facts stand in the engine.
+    /// Whether a node's newest facts stand in the backend.
     pub fn is_published(&self, n: usize) -> bool {
         let service = self.machines[n].service.as_ref();
         let letter = service.and_then(|service| service.state.letter(&LetterId::Node));
         let Some(Content::Node(known)) = letter else {
             return true;
         };
-        let value = self.engine.get(&self.own_key(n), self.now);
+        let value = self.backend.get(&self.own_key(n), self.now);
         let value = value.and_then(|value| seal::inventory(&known.node, &value.bytes).ok());
         value.as_ref() == Some(known)
     }
 
     /// A service reads the facts of all nodes.
     pub fn read_nodes(&mut self, n: usize) {
-        if !self.has_facts || !self.has_engine(n) {
+        if !self.has_facts || !self.has_backend(n) {
             return;
         }
         let mut reading = Reading {
-            store: format!("store {}", self.engine.store),
-            revision: self.engine.revision,
+            store: format!("store {}", self.backend.store),
+            revision: self.backend.revision,
             ..Reading::default()
         };
         let nodes = Prefix::Nodes.encode(&seal::namespace());
@@ -162,7 +162,7 @@ impl World {
             newest,
             witness,
         } = &mut machine.reader;
-        for (text, value) in self.engine.list(&nodes, self.now) {
+        for (text, value) in self.backend.list(&nodes, self.now) {
             let Ok(Key::Node(node)) = Key::decode(&text, &seal::namespace()) else {
                 continue;
             };
@@ -196,11 +196,11 @@ impl World {
 
     /// An operator forgets a node that is gone for good.
     pub fn forget_node(&mut self, n: usize) {
-        let Some(node) = self.gone().pop_first().filter(|_| self.has_engine(n)) else {
+        let Some(node) = self.gone().pop_first().filter(|_| self.has_backend(n)) else {
             return;
         };
         let key = Key::Node(node.clone()).encode(&seal::namespace());
-        self.engine.delete(&key);
+        self.backend.delete(&key);
         let reader = &mut self.machines[n].reader;
         if reader.last.forget(&node) {
             self.promises.count("node forgotten");

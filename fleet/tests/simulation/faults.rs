@@ -5,7 +5,7 @@ use again_fleet::wire::key::{Key, Prefix};
 use crate::seal;
 use crate::world::{Ev, MINUTE, SECOND, World};
 
-/// How the engine comes back.
+/// How the backend comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Whole,
@@ -37,16 +37,16 @@ pub fn strike(world: &mut World) {
             world.notice(n, 30 * SECOND);
             mend_later(world, n, 10 * MINUTE);
         }
-        5 => engine_stops(world, Data::Whole),
-        6 => engine_stops(world, Data::Empty),
-        14 => world.engine.back_up(),
-        15 => engine_stops(world, Data::Restored),
+        5 => backend_stops(world, Data::Whole),
+        6 => backend_stops(world, Data::Empty),
+        14 => world.backend.back_up(),
+        15 => backend_stops(world, Data::Restored),
         16 | 17 => harm_story(world),
         18 => replay(world),
         7 => {
             world.promises.count("forgotten");
             let count = 1 + world.dice.below(5);
-            world.engine.forget_newest(count);
+            world.backend.forget_newest(count);
         }
         8 | 9 => {
             world.promises.count("clock off");
@@ -69,7 +69,7 @@ pub fn strike(world: &mut World) {
             if world.dice.permille(300) {
                 world.promises.count("flooded");
                 crate::take::flood(world, n, &sender);
-            } else if world.dice.permille(300) && world.engine.is_up {
+            } else if world.dice.permille(300) && world.backend.is_up {
                 world.promises.count("dated ahead");
                 crate::take::date_ahead(world, n, &sender);
             }
@@ -100,7 +100,7 @@ fn mend_later(world: &mut World, n: usize, longest: u64) {
 /// A value below `story/` is removed, or gets another one in its place, by somebody who has the rights of all nodes.
 fn harm_story(world: &mut World) {
     let stories = Prefix::Stories(None).encode(&seal::namespace());
-    let values = world.engine.list(&stories, world.now);
+    let values = world.backend.list(&stories, world.now);
     if values.is_empty() {
         return;
     }
@@ -110,15 +110,15 @@ fn harm_story(world: &mut World) {
     world.promises.count("junk below story");
     let expires = value.expires;
     match world.dice.below(3) {
-        0 => world.engine.delete(key),
-        1 => drop(world.engine.put(key, b"junk".to_vec(), expires)),
-        _ => drop(world.engine.put(key, other.bytes.clone(), expires)),
+        0 => world.backend.delete(key),
+        1 => drop(world.backend.put(key, b"junk".to_vec(), expires)),
+        _ => drop(world.backend.put(key, other.bytes.clone(), expires)),
     }
 }
 
 /// What a node has signed is put back over what it has signed since.
 fn replay(world: &mut World) {
-    if world.past.is_empty() || !world.engine.is_up {
+    if world.past.is_empty() || !world.backend.is_up {
         return;
     }
     let at = usize::try_from(world.dice.below(world.past.len() as u64)).expect("small");
@@ -130,35 +130,35 @@ fn replay(world: &mut World) {
     world.put(&key, bytes, u64::MAX);
 }
 
-fn engine_stops(world: &mut World, data: Data) {
-    if !world.engine.is_up {
+fn backend_stops(world: &mut World, data: Data) {
+    if !world.backend.is_up {
         return;
     }
-    world.engine.is_up = false;
+    world.backend.is_up = false;
     world.promises.count(match data {
-        Data::Whole => "engine away",
+        Data::Whole => "backend away",
         Data::Empty => {
             let has_new_name = world.dice.permille(500);
-            world.engine.wipe(has_new_name);
-            "engine wiped"
+            world.backend.wipe(has_new_name);
+            "backend wiped"
         }
         Data::Restored => {
-            world.engine.restore();
-            "engine restored"
+            world.backend.restore();
+            "backend restored"
         }
     });
     for n in 0..world.machines.len() {
         world.notice(n, SECOND);
     }
     let delay = SECOND + world.dice.below(5 * MINUTE);
-    world.after(delay, 0, Ev::EngineUp);
+    world.after(delay, 0, Ev::BackendUp);
 }
 
 /// Everything is whole from now on.
 pub fn heal(world: &mut World) {
     world.odds = crate::world::Odds::default();
-    if !world.engine.is_up {
-        world.engine.start();
+    if !world.backend.is_up {
+        world.backend.start();
     }
     for n in 0..world.machines.len() {
         world.power_on(n);

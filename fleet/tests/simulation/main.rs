@@ -1,4 +1,4 @@
-//! The real policy, step and outbox of up to a thousand nodes, on an engine, a network, clocks and disks that do what the worst
+//! The real policy, step and outbox of up to a thousand nodes, on a backend, a network, clocks and disks that do what the worst
 //! ones do. Everything that happens follows from a seed, which a failure prints:
 //!
 //! ```text
@@ -8,7 +8,7 @@
 
 #[path = "../support/disk.rs"]
 mod disk;
-mod engine;
+mod backend;
 mod facts;
 mod faults;
 mod life;
@@ -226,10 +226,10 @@ fn is_quiet(world: &World) -> bool {
         && there.all(|n| world.is_published(n))
 }
 
-/// What stands in the engine for nodes that are there.
+/// What stands in the backend for nodes that are there.
 fn registers(world: &World) -> impl Iterator<Item = Key> {
     let gone = world.gone();
-    let keys = world.engine.keys(world.now);
+    let keys = world.backend.keys(world.now);
     let keys = keys.filter_map(|key| Key::decode(key, &seal::namespace()).ok());
     // What is dated ahead stays for a day.
     let stays = |name: &Name| name.as_str().starts_with("name ");
@@ -256,12 +256,12 @@ fn at_rest(world: &World) {
         );
         assert!(
             world.is_published(n),
-            "the newest facts of {} do not stand in the engine",
+            "the newest facts of {} do not stand in the backend",
             machine.name
         );
     }
     let left: Vec<Key> = registers(world).collect();
-    assert!(left.is_empty(), "in the engine stands {left:?}");
+    assert!(left.is_empty(), "in the backend stands {left:?}");
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -317,9 +317,9 @@ fn every_promise_is_kept() {
         "dated ahead",
         "disabled",
         "disk refuses",
-        "engine away",
-        "engine restored",
-        "engine wiped",
+        "backend away",
+        "backend restored",
+        "backend wiped",
         "expired",
         "facts put back",
         "facts that do not count",

@@ -1,4 +1,4 @@
-//! The network between the nodes and the engine: requests, answers and events, of which each may be lost or late.
+//! The network between the nodes and the backend: requests, answers and events, of which each may be lost or late.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use again_fleet::step::model::{Event, Found, Place, Sight};
 use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::key::{Key, Prefix};
 
-use crate::engine::Value;
+use crate::backend::Value;
 use crate::seal;
 use crate::world::{Call, Ev, MINUTE, Op, SECOND, World};
 
@@ -15,7 +15,7 @@ use crate::world::{Call, Ev, MINUTE, Op, SECOND, World};
 const TIMEOUT: u64 = 5 * SECOND;
 
 impl World {
-    /// Sends a request to the engine. Its answer comes, or does not.
+    /// Sends a request to the backend. Its answer comes, or does not.
     pub fn call(&mut self, n: usize, call: Call, key: Key, op: Op) {
         self.count += 1;
         let number = self.count;
@@ -25,19 +25,19 @@ impl World {
         service.calls.insert(number, call);
         let life = service.life;
         let connection = service.connection;
-        if let Some((_, engine)) = connection.filter(|_| !is_lost) {
+        if let Some((_, backend)) = connection.filter(|_| !is_lost) {
             let delay = if is_late {
                 self.dice.below(10 * MINUTE)
             } else {
                 1 + self.dice.below(10)
             };
-            self.after(delay, n, Ev::Arrive(life, engine, number, key, op));
+            self.after(delay, n, Ev::Arrive(life, backend, number, key, op));
         }
         self.after(TIMEOUT, n, Ev::Reply(life, number, None));
     }
 
-    pub fn arrive(&mut self, n: usize, (life, engine, call): (u64, u64, u64), key: &Key, op: Op) {
-        if !self.engine.is_up || self.engine.life != engine {
+    pub fn arrive(&mut self, n: usize, (life, backend, call): (u64, u64, u64), key: &Key, op: Op) {
+        if !self.backend.is_up || self.backend.life != backend {
             return;
         }
         let text = key.encode(&seal::namespace());
@@ -50,7 +50,7 @@ impl World {
                 revision = self.put(key, bytes, expires);
             }
             Op::Remove(revision) => {
-                if let Some(value) = self.engine.remove(&text, revision) {
+                if let Some(value) = self.backend.remove(&text, revision) {
                     if let Found::Good(signed) = seal::found(&value.bytes) {
                         self.promises
                             .removes(&self.machines[n].name.clone(), &signed.trigger);
@@ -68,7 +68,7 @@ impl World {
     /// Writes a value, and lets its watcher know.
     pub fn put(&mut self, key: &Key, bytes: Vec<u8>, expires: u64) -> u64 {
         let text = key.encode(&seal::namespace());
-        let value = self.engine.put(&text, bytes, expires);
+        let value = self.backend.put(&text, bytes, expires);
         self.tell_watcher(key, Some(&value));
         value.revision
     }
@@ -81,13 +81,13 @@ impl World {
         self.past.push((key, bytes));
     }
 
-    /// Whether a node's connection leads to the engine that there is.
-    pub fn has_engine(&self, n: usize) -> bool {
+    /// Whether a node's connection leads to the backend that there is.
+    pub fn has_backend(&self, n: usize) -> bool {
         let service = self.machines[n].service.as_ref();
         let connection = service.and_then(|service| service.connection);
-        let engine = (self.engine.is_up, self.engine.life);
+        let backend = (self.backend.is_up, self.backend.life);
         self.machines[n].is_reachable
-            && connection.is_some_and(|(_, leads_to)| engine == (true, leads_to))
+            && connection.is_some_and(|(_, leads_to)| backend == (true, leads_to))
     }
 
     pub fn reply(&mut self, n: usize, life: u64, call: u64, answer: Option<u64>) {
@@ -137,12 +137,12 @@ impl World {
         };
         let n = self.index[watcher];
         let (now, delay, is_lost) = (self.now, 1 + self.dice.below(10), self.odds(self.odds.lose));
-        let engine = self.engine.life;
+        let backend = self.backend.life;
         let Some(service) = self.machines[n].service.as_mut() else {
             return;
         };
         if let Some((connection, leads_to)) = service.connection
-            && leads_to == engine
+            && leads_to == backend
             && !is_lost
         {
             // In their order.
@@ -176,7 +176,7 @@ impl World {
                 }
             }
             (Key::Node(_), Some(value)) => self.own_key_is(n, value.revision, Some(&value.bytes)),
-            (Key::Node(_), None) => self.own_key_is(n, self.engine.revision, None),
+            (Key::Node(_), None) => self.own_key_is(n, self.backend.revision, None),
             (_, Some(value)) => self.hear(n, &value.bytes),
             (_, None) => {}
         }
@@ -209,15 +209,15 @@ impl World {
 
     pub fn connect(&mut self, n: usize) {
         let life = self.life(n);
-        if !self.engine.is_up || !self.machines[n].is_reachable {
+        if !self.backend.is_up || !self.machines[n].is_reachable {
             let delay = SECOND + self.dice.below(4 * SECOND);
             self.after(delay, n, Ev::Connect(life));
             return;
         }
         self.count += 1;
-        let (number, engine) = (self.count, self.engine.life);
+        let (number, backend) = (self.count, self.backend.life);
         let service = self.machines[n].service.as_mut().expect("alive");
-        service.connection = Some((number, engine));
+        service.connection = Some((number, backend));
         service.known.clear();
         service.reached = self.now;
         self.feed(n, Event::Reached);
@@ -229,7 +229,7 @@ impl World {
         self.read_nodes(n);
         let me = self.machines[n].name.clone();
         for (_, value) in self
-            .engine
+            .backend
             .list(&Prefix::Results(&me).encode(&seal::namespace()), self.now)
         {
             self.hear(n, &value.bytes);
@@ -241,7 +241,7 @@ impl World {
     pub fn list(&mut self, n: usize, life: u64) {
         let prefix = Prefix::To(&self.machines[n].name).encode(&seal::namespace());
         let mut values = Vec::new();
-        for (text, value) in self.engine.list(&prefix, self.now) {
+        for (text, value) in self.backend.list(&prefix, self.now) {
             if let Ok(Key::To { sender, name, .. }) = Key::decode(&text, &seal::namespace()) {
                 values.push(((sender, name), value));
             }
@@ -269,7 +269,7 @@ impl World {
 
     pub fn beat(&mut self, n: usize, life: u64, connection: u64) {
         let is_reachable = self.machines[n].is_reachable;
-        let engine = (self.engine.is_up, self.engine.life);
+        let backend = (self.backend.is_up, self.backend.life);
         let Some(service) = self.service(n, life) else {
             return;
         };
@@ -277,7 +277,7 @@ impl World {
             Some((number, _)) if number != connection => return,
             None => return,
             // A beat that gets no answer finds out.
-            Some((_, leads_to)) if !is_reachable || engine != (true, leads_to) => {
+            Some((_, leads_to)) if !is_reachable || backend != (true, leads_to) => {
                 self.lose_connection(n);
                 return;
             }

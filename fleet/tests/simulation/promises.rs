@@ -484,7 +484,7 @@ impl Promises {
         }
     }
 
-    /// A target removed a register from the engine.
+    /// A target removed a register from the backend.
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");
         let key = (me.clone(), Which::from(trigger));

@@ -1,5 +1,5 @@
-//! Rolling runs: each target's place in the engine, and the real policy by which it begins when its turn comes. The places are
-//! simpler than real ones, which have a simulation of their own: one write, kept alive while its node reaches the engine.
+//! Rolling runs: each target's place in the backend, and the real policy by which it begins when its turn comes. The places are
+//! simpler than real ones, which have a simulation of their own: one write, kept alive while its node reaches the backend.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ struct Look {
     is_new: bool,
     /// Failures that were read.
     read: BTreeSet<Node>,
-    /// Those that stood in the engine when this look began.
+    /// Those that stood in the backend when this look began.
     stored: BTreeSet<Node>,
 }
 
@@ -103,7 +103,7 @@ impl World {
 
     /// Keeps the places that are still needed alive, and leaves the others.
     fn keep_places(&mut self, n: usize) {
-        if !self.has_engine(n) {
+        if !self.has_backend(n) {
             return;
         }
         for which in self.machines[n].places.clone() {
@@ -113,15 +113,15 @@ impl World {
                 .is_over(&which, self.now >= service.reached + MINUTE);
             let (place, until) = (self.place_of(n, &which.id), self.now + LEASE);
             if !is_over {
-                if !self.engine.renew(&place, self.now, until) {
-                    self.engine.put(&place, Vec::new(), until);
+                if !self.backend.renew(&place, self.now, until) {
+                    self.backend.put(&place, Vec::new(), until);
                 }
                 continue;
             }
             let places = &mut self.machines[n].places;
             places.remove(&which);
             if !places.iter().any(|other| other.id == which.id) {
-                self.engine.delete(&place);
+                self.backend.delete(&place);
             }
         }
     }
@@ -129,7 +129,7 @@ impl World {
     fn may_run(&mut self, n: usize, id: &Id, at_once: u32) -> bool {
         let mine = self.place_of(n, id);
         let line = Prefix::Slots(&group(id)).encode(&seal::namespace());
-        let line = self.engine.list(&line, self.now);
+        let line = self.backend.list(&line, self.now);
         let mine = line.iter().find(|(key, _)| *key == mine);
         mine.is_some_and(|(_, mine)| {
             let before = line.iter();
@@ -139,7 +139,7 @@ impl World {
     }
 
     fn turn(&mut self, n: usize, which: &Which) {
-        let (now, has_engine) = (self.now, self.has_engine(n));
+        let (now, has_backend) = (self.now, self.has_backend(n));
         let service = self.machines[n].service.as_mut().expect("alive");
         let Some(trigger) = service.state.waiting(which).cloned() else {
             return;
@@ -151,7 +151,7 @@ impl World {
             return;
         }
         let (look, at_once, has_said) = (waiter.look.take(), waiter.at_once, waiter.has_said);
-        if !has_engine {
+        if !has_backend {
             if look.is_some() {
                 self.no_turn(n, which, Outcome::Held);
             }
@@ -234,7 +234,7 @@ impl World {
 
     fn read(&mut self, key: &Key, look: &mut Look) {
         let text = key.encode(&seal::namespace());
-        let value = self.engine.get(&text, self.now);
+        let value = self.backend.get(&text, self.now);
         let Some(fact) = value.and_then(|value| seal::fact(key, &value.bytes)) else {
             return;
         };
@@ -254,10 +254,10 @@ impl World {
         waiters.get_mut(which).expect("it waits").look = Some(look);
     }
 
-    /// The targets of a run whose failures stand in the engine.
+    /// The targets of a run whose failures stand in the backend.
     fn failures(&mut self, id: &Id) -> BTreeSet<Node> {
         let stories = Prefix::Stories(None).encode(&seal::namespace());
-        let stories = self.engine.list(&stories, self.now);
+        let stories = self.backend.list(&stories, self.now);
         let of_run = stories.iter().filter(|(key, _)| key.ends_with(id.as_str()));
         let failed = of_run.filter_map(|(key, value)| {
             let key = Key::decode(key, &seal::namespace()).ok()?;

@@ -1,4 +1,4 @@
-//! Values as they stand in the engine: real envelopes, under signatures that only say who signed.
+//! Values as they stand in the backend: real envelopes, under signatures that only say who signed.
 
 use again_fleet::policy::accept::Extensions;
 use again_fleet::policy::judge::Signed;

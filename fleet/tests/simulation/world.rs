@@ -1,4 +1,4 @@
-//! Nodes, an engine, a network and a clock; everything that happens, happens here, one thing at a time.
+//! Nodes, a backend, a network and a clock; everything that happens, happens here, one thing at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::trigger::Ask;
 
 use crate::disk::CrashDisk;
-use crate::engine::{Engine, Value};
+use crate::backend::{Backend, Value};
 use crate::facts::Reader;
 use crate::promises::Promises;
 use crate::rolling::Waiter;
@@ -111,7 +111,7 @@ pub enum Ev {
     /// It lists again, as it does with every beat of its lease.
     Beat(u64, u64),
     Watch(u64, u64, Key, Option<Value>),
-    /// A request comes to this life of the engine.
+    /// A request comes to this life of the backend.
     Arrive(u64, u64, u64, Key, Op),
     /// With the revision of a write; nothing if no answer came in time.
     Reply(u64, u64, Option<u64>),
@@ -131,8 +131,8 @@ pub enum Ev {
     Leave,
     /// The executor removes that, if this life of the service still lasts.
     Removed(u64, Id),
-    /// The engine comes back.
-    EngineUp,
+    /// The backend comes back.
+    BackendUp,
     /// The network is whole again, the clock right, the node enabled.
     Mended,
     /// Something breaks somewhere.
@@ -143,7 +143,7 @@ pub struct Service {
     pub state: State,
     pub life: u64,
     pub outbox: Outbox<CrashDisk>,
-    /// The number of the connection, and the life of the engine that it leads to.
+    /// The number of the connection, and the life of the backend that it leads to.
     pub connection: Option<(u64, u64)>,
     pub known: BTreeSet<Place>,
     pub calls: BTreeMap<u64, Call>,
@@ -199,7 +199,7 @@ pub struct World {
     pub mutant: Option<Mutant>,
     /// Prints every step.
     pub is_traced: bool,
-    pub engine: Engine,
+    pub backend: Backend,
     pub machines: Vec<Machine>,
     pub promises: Promises,
     /// Whether nodes publish facts and read those of others.
@@ -257,7 +257,7 @@ impl World {
             odds: Odds::default(),
             mutant: None,
             is_traced: std::env::var_os("AGAIN_FLEET_TRACE").is_some(),
-            engine: Engine::default(),
+            backend: Backend::default(),
             machines: names.iter().map(machine).collect(),
             promises: Promises::default(),
             has_facts: false,
@@ -274,7 +274,7 @@ impl World {
             clients: BTreeMap::new(),
             recent: Vec::new(),
         };
-        world.engine.start();
+        world.backend.start();
         for n in 0..world.machines.len() {
             let delay = world.dice.below(SECOND);
             world.after(delay, n, Ev::StartService);
@@ -349,20 +349,20 @@ impl World {
             }
             Ev::Connect(life) if self.life(n) == life => self.connect(n),
             Ev::Cut(life, connection) => {
-                let engine = (self.engine.is_up, self.engine.life);
+                let backend = (self.backend.is_up, self.backend.life);
                 let is_reachable = self.machines[n].is_reachable;
                 if let Some(service) = self.service(n, life)
                     && let Some((number, leads_to)) = service.connection
                     && number == connection
-                    && !(is_reachable && engine == (true, leads_to))
+                    && !(is_reachable && backend == (true, leads_to))
                 {
                     self.lose_connection(n);
                 }
             }
             Ev::Beat(life, connection) => self.beat(n, life, connection),
             Ev::Watch(life, connection, key, value) => self.watch(n, life, connection, &key, value),
-            Ev::Arrive(life, engine, call, key, op) => {
-                self.arrive(n, (life, engine, call), &key, op)
+            Ev::Arrive(life, backend, call, key, op) => {
+                self.arrive(n, (life, backend, call), &key, op)
             }
             Ev::Reply(life, call, answer) => self.reply(n, life, call, answer),
             Ev::Take(life, batch) => self.take(n, life, &batch),
@@ -377,9 +377,9 @@ impl World {
             Ev::Removed(life, id) if self.life(n) == life => {
                 self.machines[n].left.retain(|left| left.request.id != id);
             }
-            Ev::EngineUp => {
-                if !self.engine.is_up {
-                    self.engine.start();
+            Ev::BackendUp => {
+                if !self.backend.is_up {
+                    self.backend.start();
                 }
             }
             Ev::Mended => self.mend(n),
@@ -456,9 +456,9 @@ impl World {
             }
             Action::Remove { place, revision } => {
                 let key = self.key_of(n, &place);
-                // Its revision would mean something else to the next engine.
-                let has_engine = self.machines[n].service.as_ref().expect("alive").connection;
-                assert!(has_engine.is_some(), "{key:?} is to go from no engine");
+                // Its revision would mean something else to the next backend.
+                let has_backend = self.machines[n].service.as_ref().expect("alive").connection;
+                assert!(has_backend.is_some(), "{key:?} is to go from no backend");
                 self.call(
                     n,
                     Call::Remove { place, revision },

@@ -1,4 +1,4 @@
-//! An engine that loses calls and answers, as a plan says.
+//! A backend that loses calls and answers, as a plan says.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use again_fleet::engine::{Change, Engine, Error, Feed, Limit, List, Value};
+use again_fleet::backend::{Change, Backend, Error, Feed, Limit, List, Value};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// [`Engine::list`] and [`Engine::latest`].
+    /// [`Backend::list`] and [`Backend::latest`].
     List,
-    /// [`Engine::follow`].
+    /// [`Backend::follow`].
     Follow,
     /// [`Feed::next`].
     Next,
-    /// [`Engine::put`].
+    /// [`Backend::put`].
     Put,
-    /// [`Engine::create`].
+    /// [`Backend::create`].
     Create,
-    /// [`Engine::remove`] and [`Engine::remove_while`].
+    /// [`Backend::remove`] and [`Backend::remove_while`].
     Remove,
-    /// [`Engine::grant`], [`Engine::renew`] and [`Engine::revoke`].
+    /// [`Backend::grant`], [`Backend::renew`] and [`Backend::revoke`].
     Lease,
 }
 
@@ -55,14 +55,14 @@ pub type Plan = Rc<RefCell<dyn FnMut(Call) -> Fault>>;
 /// A client whose calls go as planned.
 #[derive(Clone)]
 pub struct Faulty<E> {
-    engine: E,
+    backend: E,
     plan: Plan,
 }
 
 impl<E> Faulty<E> {
-    /// This client of an engine, with a plan.
-    pub fn new(engine: E, plan: Plan) -> Self {
-        Faulty { engine, plan }
+    /// This client of a backend, with a plan.
+    pub fn new(backend: E, plan: Plan) -> Self {
+        Faulty { backend, plan }
     }
 }
 
@@ -96,21 +96,21 @@ async fn call<T>(
     }
 }
 
-impl<E: Engine> Engine for Faulty<E> {
+impl<E: Backend> Backend for Faulty<E> {
     type Feed = Following<E::Feed>;
     type Lease = E::Lease;
 
     async fn list(&self, prefix: &str) -> Result<List, Error> {
-        call(&self.plan, Call::List, self.engine.list(prefix)).await
+        call(&self.plan, Call::List, self.backend.list(prefix)).await
     }
 
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
-        let latest = self.engine.latest(prefix, limit);
+        let latest = self.backend.latest(prefix, limit);
         call(&self.plan, Call::List, latest).await
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error> {
-        let feed = call(&self.plan, Call::Follow, self.engine.follow(prefix, after)).await?;
+        let feed = call(&self.plan, Call::Follow, self.backend.follow(prefix, after)).await?;
         Ok(Following {
             feed,
             plan: Rc::clone(&self.plan),
@@ -118,14 +118,14 @@ impl<E: Engine> Engine for Faulty<E> {
     }
 
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error> {
-        call(&self.plan, Call::Put, self.engine.put(key, bytes, ttl)).await
+        call(&self.plan, Call::Put, self.backend.put(key, bytes, ttl)).await
     }
 
     async fn create(&self, key: &str, bytes: &[u8], lease: &E::Lease) -> Result<u64, Error> {
         call(
             &self.plan,
             Call::Create,
-            self.engine.create(key, bytes, lease),
+            self.backend.create(key, bytes, lease),
         )
         .await
     }
@@ -133,12 +133,12 @@ impl<E: Engine> Engine for Faulty<E> {
     const HAS_PLACES: bool = E::HAS_PLACES;
 
     async fn oldest(&self, prefix: &str, until: u64, most: usize) -> Result<List, Error> {
-        let oldest = self.engine.oldest(prefix, until, most);
+        let oldest = self.backend.oldest(prefix, until, most);
         call(&self.plan, Call::List, oldest).await
     }
 
     async fn get(&self, keys: &[String], longest: usize) -> Result<Vec<Value>, Error> {
-        let get = self.engine.get(keys, longest);
+        let get = self.backend.get(keys, longest);
         call(&self.plan, Call::List, get).await
     }
 
@@ -153,25 +153,25 @@ impl<E: Engine> Engine for Faulty<E> {
         revision: u64,
         lease: &E::Lease,
     ) -> Result<u64, Error> {
-        let replaced = self.engine.replace(key, bytes, revision, lease);
+        let replaced = self.backend.replace(key, bytes, revision, lease);
         call(&self.plan, Call::Create, replaced).await
     }
 
     async fn put_unless(&self, key: &str, bytes: &[u8], other: &str) -> Result<u64, Error> {
-        let put = self.engine.put_unless(key, bytes, other);
+        let put = self.backend.put_unless(key, bytes, other);
         call(&self.plan, Call::Put, put).await
     }
 
     fn number(&self, lease: &E::Lease) -> i64 {
-        self.engine.number(lease)
+        self.backend.number(lease)
     }
 
     fn lease(&self, number: i64) -> Option<E::Lease> {
-        self.engine.lease(number)
+        self.backend.lease(number)
     }
 
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
-        call(&self.plan, Call::Remove, self.engine.remove(key, revision)).await
+        call(&self.plan, Call::Remove, self.backend.remove(key, revision)).await
     }
 
     async fn remove_while(
@@ -180,24 +180,24 @@ impl<E: Engine> Engine for Faulty<E> {
         revision: u64,
         other: (&str, u64),
     ) -> Result<(), Error> {
-        let removed = self.engine.remove_while(key, revision, other);
+        let removed = self.backend.remove_while(key, revision, other);
         call(&self.plan, Call::Remove, removed).await
     }
 
     async fn grant(&self) -> Result<E::Lease, Error> {
-        call(&self.plan, Call::Lease, self.engine.grant()).await
+        call(&self.plan, Call::Lease, self.backend.grant()).await
     }
 
     async fn renew(&self, lease: &E::Lease) -> Result<(), Error> {
-        call(&self.plan, Call::Lease, self.engine.renew(lease)).await
+        call(&self.plan, Call::Lease, self.backend.renew(lease)).await
     }
 
     fn newest(&self, prefix: &str) -> Option<u64> {
-        self.engine.newest(prefix)
+        self.backend.newest(prefix)
     }
 
     async fn revoke(&self, lease: E::Lease) -> Result<(), Error> {
-        call(&self.plan, Call::Lease, self.engine.revoke(lease)).await
+        call(&self.plan, Call::Lease, self.backend.revoke(lease)).await
     }
 }
 

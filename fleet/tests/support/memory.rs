@@ -1,4 +1,4 @@
-//! An engine in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
+//! A backend in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use again_fleet::engine::{
-    Change, Engine, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
+use again_fleet::backend::{
+    Change, Backend, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
 };
 
 /// The largest value, as NATS has it by default.
@@ -158,7 +158,7 @@ fn fits(bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-impl Engine for Memory {
+impl Backend for Memory {
     type Feed = Followed;
     type Lease = u64;
 

@@ -212,14 +212,14 @@ impl Node {
         }
     }
 
-    /// The settings, with this engine.
+    /// The settings, with this backend.
     pub fn set(&self, server: &Server) {
-        let engine = match server.kind {
+        let backend = match server.kind {
             Kind::Etcd => "etcd",
             Kind::Nats => "nats",
         };
         let mut text = format!(
-            "engine = '{engine}'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test', '{name}']\nspread = 0\nrun_cmd = {:?}\n",
+            "backend = '{backend}'\nendpoints = ['localhost:{}']\nnamespace = 'test'\ncertname = '{name}'\naccept = ['*.test', '{name}']\nspread = 0\nrun_cmd = {:?}\n",
             server.port,
             self.run_cmd.lock().expect("alone"),
             name = self.name,
@@ -597,7 +597,7 @@ impl Node {
         matches!(asked, Ok(Some(Answer::How(how))) if how.outbox.triggers == 0)
     }
 
-    /// Waits until the service has the engine, or has it no longer.
+    /// Waits until the service has the backend, or has it no longer.
     #[track_caller]
     pub fn is_linked(&self, is_up: bool) {
         until("the link", || self.how().link.is_up == is_up);
@@ -680,7 +680,7 @@ pub fn word(answer: Answer) -> String {
         Answer::Failed(node, why) => format!("failed {node}: {why}"),
         Answer::Said(summary) => format!(
             "said {}{}",
-            summary.engine,
+            summary.backend,
             summary.away.map_or("", |_| " away")
         ),
         Answer::Progress { target, news, .. } => format!("{target} {news:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use again_fleet::engine::tls;
+use again_fleet::backend::tls;
 use async_nats::{Client, ConnectOptions, HeaderMap, Request};
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The network between a service and its engine: it can be cut.
+//! The network between a service and its backend: it can be cut.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Real engines on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
+//! Real backends on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
 //! program, however that ends.
 
 use again_rig::{SHORT, ask_for, wait_until};
@@ -13,9 +13,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use again_fleet::engine::etcd::Etcd;
-use again_fleet::engine::nats::Nats;
-use again_fleet::engine::{Engine, Error, Times, Tls};
+use again_fleet::backend::etcd::Etcd;
+use again_fleet::backend::nats::Nats;
+use again_fleet::backend::{Backend, Error, Times, Tls};
 use again_fleet::identity::authority::Revocation;
 use again_fleet::wire::name::Namespace;
 
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// A new one that stores at most that many bytes.
-    #[allow(dead_code, reason = "for the suite engines")]
+    #[allow(dead_code, reason = "for the suite backends")]
     pub fn with_room(kind: Kind, bytes: u64) -> Server {
         let mut server = Server::new(kind, "");
         server.room = Some(bytes);
@@ -122,14 +122,14 @@ impl Server {
             let found = runtime.block_on(async {
                 match self.kind {
                     Kind::Etcd => {
-                        let engine = Etcd::new(&servers, Some(&tls), times.clone()).await?;
-                        engine.list("again/").await.map(drop)
+                        let backend = Etcd::new(&servers, Some(&tls), times.clone()).await?;
+                        backend.list("again/").await.map(drop)
                     }
                     Kind::Nats => {
                         let namespace = Namespace::clone(&namespace);
-                        let engine =
+                        let backend =
                             Nats::connect(&servers, Some(&tls), &node, namespace, times.clone());
-                        engine.await.map(drop)
+                        backend.await.map(drop)
                     }
                 }
             });
@@ -152,7 +152,7 @@ impl Server {
 
     fn new(kind: Kind, configuration: &str) -> Server {
         let dir = tempfile::Builder::new()
-            .prefix("again-fleet-engine-")
+            .prefix("again-fleet-backend-")
             .tempdir()
             .expect("a directory")
             .keep();
@@ -414,7 +414,7 @@ impl Server {
             .build();
         let raised = runtime.expect("a runtime").block_on(async {
             let channel =
-                again_fleet::engine::dial::channel(&[self.address()], Some(&tls), patience);
+                again_fleet::backend::dial::channel(&[self.address()], Some(&tls), patience);
             let client = Client::from_channel(channel.expect("a channel"), None).await;
             let mut client = client.expect("a client");
             let activate = AlarmAction::Activate;
@@ -444,7 +444,7 @@ impl Drop for Server {
     }
 }
 
-/// The words that start a server: another release's where the environment names one (tests/engines/newer).
+/// The words that start a server: another release's where the environment names one (tests/backends/newer).
 pub fn program(kind: Kind) -> Vec<String> {
     let (variable, default) = match kind {
         Kind::Etcd => ("ETCD", "etcd"),
@@ -454,7 +454,7 @@ pub fn program(kind: Kind) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Who a node is to an engine.
+/// Who a node is to a backend.
 pub fn tls(node: &str) -> Tls {
     let ca = Ca::get();
     Tls {

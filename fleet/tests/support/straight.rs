@@ -1,10 +1,10 @@
-//! Straight at an engine, past the services: whoever has a certificate may look, put and remove what they like.
+//! Straight at a backend, past the services: whoever has a certificate may look, put and remove what they like.
 
 use std::time::Duration;
 
-use again_fleet::engine::etcd::Etcd;
-use again_fleet::engine::nats::Nats;
-use again_fleet::engine::{Change, Engine, Error, Feed, Times, Value};
+use again_fleet::backend::etcd::Etcd;
+use again_fleet::backend::nats::Nats;
+use again_fleet::backend::{Change, Backend, Error, Feed, Times, Value};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::Envelope;

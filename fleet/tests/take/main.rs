@@ -327,9 +327,9 @@ fn run_cmd_starts_in_the_directory_that_is_set() {
 }
 
 #[test]
-fn without_certificates_everybodys_word_counts_who_can_write_to_the_engine() {
+fn without_certificates_everybodys_word_counts_who_can_write_to_the_backend() {
     let node = Node::new();
-    node.set_well("trust = \"engine\"\nca = \"/nonexistent\"");
+    node.set_well("trust = \"backend\"\nca = \"/nonexistent\"");
     let one = trigger("web1.test");
     assert_eq!(
         outcomes(&node.hand_over(&[unsigned(&one)])),

@@ -17,7 +17,7 @@ const BATCH: usize = 32;
 /// A node that believes what is not signed: what is shown here does not hang on signatures, which take longer than all else.
 fn believing() -> Node {
     let node = Node::new();
-    node.set_well("trust = \"engine\"\nca = \"/nonexistent\"");
+    node.set_well("trust = \"backend\"\nca = \"/nonexistent\"");
     node
 }
 

@@ -1,4 +1,4 @@
-//! What root's side is made of: no network, no engine, nothing that waits for several things at once.
+//! What root's side is made of: no network, no backend, nothing that waits for several things at once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -46,7 +46,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn neither_an_engine_nor_its_runtime_is_in_reach() {
+fn neither_an_backend_nor_its_runtime_is_in_reach() {
     let mut reached = BTreeSet::from(["take".to_owned()]);
     let mut new = vec!["take".to_owned()];
     while let Some(module) = new.pop() {

@@ -1,4 +1,4 @@
-//! What `check` finds, with real engines and the certificates of a Puppet CA.
+//! What `check` finds, with real backends and the certificates of a Puppet CA.
 
 use std::fs;
 
@@ -9,15 +9,15 @@ use crate::ca::Ca;
 use crate::node::{Done, Node};
 use crate::servers::{Kind, Server};
 
-/// A node of this engine with certificates.
-fn node(engine: &str, port: u16, more: &str) -> Node {
+/// A node of this backend with certificates.
+fn node(backend: &str, port: u16, more: &str) -> Node {
     let node = Node::new();
     let ca = Ca::get();
     let path = |name: &str| ca.path(name);
     let (cert, key) = (path("web1.test.pem"), path("web1.test.key"));
     let (roots, crl) = (path("ca.pem"), path("crl.pem"));
     node.set(&format!(
-        "engine = '{engine}'\nendpoints = ['localhost:{port}']\nnamespace = 'test'\ncert = {cert:?}\nkey = {key:?}\nca = {roots:?}\ncrl = {crl:?}\n{more}"
+        "backend = '{backend}'\nendpoints = ['localhost:{port}']\nnamespace = 'test'\ncert = {cert:?}\nkey = {key:?}\nca = {roots:?}\ncrl = {crl:?}\n{more}"
     ));
     node
 }
@@ -29,7 +29,7 @@ fn how() -> How {
         namespace: "test".parse().expect("a namespace"),
         began: 1,
         link: Link {
-            engine: again_fleet::settings::Engine::Etcd,
+            backend: again_fleet::settings::Backend::Etcd,
             is_up: true,
             since: 2,
             why: String::new(),
@@ -108,7 +108,7 @@ fn a_good_node_has_nothing_to_do() {
         "certificate",
         "key",
         "revocation",
-        "engine",
+        "backend",
         "service",
         "link",
         "permissions",
@@ -117,13 +117,13 @@ fn a_good_node_has_nothing_to_do() {
         "take",
     ];
     assert_eq!(names, expected);
-    let engine = are(&checks, "ok")
+    let backend = are(&checks, "ok")
         .into_iter()
-        .find(|one| one.starts_with("engine: "));
-    let engine = engine.expect("an engine");
+        .find(|one| one.starts_with("backend: "));
+    let backend = backend.expect("a backend");
     assert!(
-        engine.starts_with("engine: etcd 3.") && engine.ends_with("is reached at 1 server"),
-        "{engine}"
+        backend.starts_with("backend: etcd 3.") && backend.ends_with("is reached at 1 server"),
+        "{backend}"
     );
     // In lines for people, the same.
     let service = {
@@ -151,21 +151,21 @@ fn an_alarm_of_etcds_is_told() {
     assert_eq!(done.status, 1);
     let error = only_error(&checks);
     assert!(
-        error.starts_with("engine: etcd complains: ") && error.contains("NOSPACE"),
+        error.starts_with("backend: etcd complains: ") && error.contains("NOSPACE"),
         "{error}"
     );
     assert!(done.out.contains("etcdctl alarm disarm"), "{done:?}");
 }
 
 #[test]
-fn an_engine_that_is_away_is_named() {
+fn a_backend_that_is_away_is_named() {
     let etcd = Server::start(Kind::Etcd);
     let port = etcd.port;
     drop(etcd);
     let node = node("etcd", port, "");
     let (_, checks) = checked(&node, how());
     let error = only_error(&checks);
-    let begin = format!("engine: etcd: https://localhost:{port} cannot be reached: ");
+    let begin = format!("backend: etcd: https://localhost:{port} cannot be reached: ");
     assert!(error.starts_with(&begin), "{error}");
 }
 
@@ -174,11 +174,11 @@ fn nats_is_checked_and_has_to_have_jetstream() {
     let nats = Server::start(Kind::Nats);
     let (_, checks) = checked(&node("nats", nats.port, ""), how());
     assert_eq!(are(&checks, "error"), [""; 0]);
-    let engine = are(&checks, "ok")
+    let backend = are(&checks, "ok")
         .into_iter()
-        .find(|one| one.starts_with("engine: "));
+        .find(|one| one.starts_with("backend: "));
     assert!(
-        engine.is_some_and(|engine| engine.starts_with("engine: nats 2.")),
+        backend.is_some_and(|backend| backend.starts_with("backend: nats 2.")),
         "{checks:?}"
     );
     let (_, checks) = checked(&node("nats", nats.port, "slots_group = 'g'\n"), how());
@@ -191,7 +191,7 @@ fn nats_is_checked_and_has_to_have_jetstream() {
     let (done, checks) = checked(&node("nats", without.port, ""), how());
     let error = only_error(&checks);
     assert!(
-        error.starts_with("engine: nats: tls://localhost:"),
+        error.starts_with("backend: nats: tls://localhost:"),
         "{error}"
     );
     assert!(
@@ -201,7 +201,7 @@ fn nats_is_checked_and_has_to_have_jetstream() {
 }
 
 #[test]
-fn what_an_engine_denies_is_told() {
+fn what_an_backend_denies_is_told() {
     let nobody = r#"authorization { users = [ { user: "other.test" } ] }"#;
     let nats = Server::configured(Kind::Nats, nobody);
     let (done, checks) = checked(&node("nats", nats.port, ""), how());
@@ -232,7 +232,7 @@ fn what_an_engine_denies_is_told() {
     );
 }
 
-/// Whether the engine takes them too is another question.
+/// Whether the backend takes them too is another question.
 #[test]
 fn certificates_that_others_would_not_believe_are_found() {
     let ca = Ca::get();
@@ -308,13 +308,13 @@ fn certificates_that_others_would_not_believe_are_found() {
 }
 
 #[test]
-fn trust_in_the_engine_is_said_in_plain_words() {
+fn trust_in_the_backend_is_said_in_plain_words() {
     let node = Node::new();
-    node.set("trust = 'engine'\ntls = false\nendpoints = ['localhost:1']\nrun_cmd = ['puppet', 'apply', '/site.pp']");
+    node.set("trust = 'backend'\ntls = false\nendpoints = ['localhost:1']\nrun_cmd = ['puppet', 'apply', '/site.pp']");
     let done = node.run(&["check"]);
     let line = done.out.lines().find(|line| line.contains(" trust "));
     let line = line.unwrap_or_else(|| panic!("{done:?}"));
-    assert!(line.starts_with("warning  trust        trust = \"engine\": nothing is signed; whoever can write to the engine can have this node run 'puppet apply /site.pp', in anybody's name; "), "{line}");
+    assert!(line.starts_with("warning  trust        trust = \"backend\": nothing is signed; whoever can write to the backend can have this node run 'puppet apply /site.pp', in anybody's name; "), "{line}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `nodes --follow`: who is there, as it changes, with real services and engines: line by line, and on a terminal.
+//! `nodes --follow`: who is there, as it changes, with real services and backends: line by line, and on a terminal.
 
 use again_rig::stays;
 use std::io::{Read, Write};
@@ -82,7 +82,7 @@ fn two(kind: Kind) -> (Server, Node, Node) {
     (server, web1, lb1)
 }
 
-/// In a pipe each change is a line, over the engine's end too, and nothing else is.
+/// In a pipe each change is a line, over the backend's end too, and nothing else is.
 #[test]
 fn a_pipe_gets_a_line_for_each_change() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -105,16 +105,16 @@ fn a_pipe_gets_a_line_for_each_change() {
         Straight::at(&server, "web1.test").ages("lb1.test");
         all.prints(&mut seen, "again-fleet: lb1.test: gone\n");
         server.kill();
-        let engine = match kind {
+        let backend = match kind {
             Kind::Etcd => "etcd",
             Kind::Nats => "nats",
         };
-        all.prints(&mut seen, &format!("again-fleet: {engine} "));
+        all.prints(&mut seen, &format!("again-fleet: {backend} "));
         all.prints(&mut seen, "; it is tried again\n");
         server.run();
         all.prints(
             &mut seen,
-            &format!("again-fleet: {engine} is reached again: "),
+            &format!("again-fleet: {backend} is reached again: "),
         );
         all.signal("-INT");
         dbs.signal("-TERM");

@@ -3,7 +3,7 @@
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// What `check` finds, with real engines.
+/// What `check` finds, with real backends.
 mod check;
 #[allow(dead_code, reason = "what is signed by nobody is not for this room")]
 #[path = "../support/fired.rs"]
@@ -56,7 +56,7 @@ fn name(text: &str) -> Name {
 
 fn said(away: Option<&str>) -> Answer {
     Answer::Said(Summary {
-        engine: again_fleet::settings::Engine::Etcd,
+        backend: again_fleet::settings::Backend::Etcd,
         away: away.map(str::to_owned),
         until: 1_795_219_387_045,
         selection: None,
@@ -183,8 +183,8 @@ fn wrong_words_and_settings_end_with_2() {
         ),
         (&long, "a ttl of 1d1h is not from 1s to 1d"),
         (
-            &["trigger", "--to", "lb1", "--engine", "nats"],
-            "engine is etcd, not nats",
+            &["trigger", "--to", "lb1", "--backend", "nats"],
+            "backend is etcd, not nats",
         ),
         (&["cancel"], "ID"),
         (&["cancel", "12"], "is no id"),

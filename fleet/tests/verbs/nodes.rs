@@ -101,7 +101,7 @@ fn what_nodes_tell_is_shown() {
             lines[2].starts_with("web1.test  alive               told nothing"),
             "{table}"
         );
-        // It is there again where the engine lost it, and when another service begins.
+        // It is there again where the backend lost it, and when another service begins.
         lb1.kill();
         if kind == Kind::Etcd {
             // Only what a node has signed is believed, at its own place.
@@ -146,7 +146,7 @@ fn what_nodes_tell_is_shown() {
                 &["--class", "Profile::X", "--environment=production"],
             ) == ["lb1.test"]
         });
-        // Whoever has not seen the engine before does not see one that is not there.
+        // Whoever has not seen the backend before does not see one that is not there.
         server.kill();
         until("the loss", || !lb1.how().link.is_up);
         let (status, out, err) = done(lb1.command(&["nodes"]));
@@ -173,7 +173,7 @@ fn what_nodes_tell_is_shown() {
     }
 }
 
-/// Whoever can write to the engine puts older facts of a node back, or has a copy of its key.
+/// Whoever can write to the backend puts older facts of a node back, or has a copy of its key.
 #[test]
 fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
     for kind in [Kind::Etcd, Kind::Nats] {

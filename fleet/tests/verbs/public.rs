@@ -1,4 +1,4 @@
-//! What a fleet's engine holds for everybody to read: the fields that SECURITY.md lists, and no secret of a node's.
+//! What a fleet's backend holds for everybody to read: the fields that SECURITY.md lists, and no secret of a node's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -351,7 +351,7 @@ fn fires(web1: &Node, name: &str, outcome: &str) -> String {
 }
 
 #[test]
-fn no_secret_of_a_run_is_in_the_engine() {
+fn no_secret_of_a_run_is_in_the_backend() {
     let server = Server::start(Kind::Etcd);
     let [web1, web2] = ["web1.test", "web2.test"].map(|name| Node::new(name, &server));
     web2.set_also("accept = []");

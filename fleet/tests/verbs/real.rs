@@ -37,7 +37,7 @@ pub fn well(node: &Node, words: &[&str]) -> String {
 }
 
 #[test]
-fn what_stands_in_the_engine_is_what_was_typed() {
+fn what_stands_in_the_backend_is_what_was_typed() {
     let server = Server::start(Kind::Etcd);
     let web1 = Node::new("web1.test", &server);
     let straight = Straight::at(&server, "web1.test");
@@ -144,7 +144,7 @@ fn what_is_kept_is_said_and_so_is_until_when() {
     );
     let out = well(&web1, &["trigger", "--to", "lb1.test", "--json"]);
     let said: Value = serde_json::from_str(&out).expect("JSON");
-    assert!(said["engine_away"].is_string(), "{said:#}");
+    assert!(said["backend_away"].is_string(), "{said:#}");
     assert_eq!(said["targets"][0]["fired"], "kept");
 }
 
@@ -265,8 +265,8 @@ fn who_waits_sees_how_each_run_ends_and_a_table() {
     assert_eq!(
         all,
         json!({
-            "schema": 1, "version": env!("CARGO_PKG_VERSION"), "id": null, "name": "again", "engine": "etcd",
-            "engine_away": null, "until": null, "not_passed_on": [], "away": [], "selection": null,
+            "schema": 1, "version": env!("CARGO_PKG_VERSION"), "id": null, "name": "again", "backend": "etcd",
+            "backend_away": null, "until": null, "not_passed_on": [], "away": [], "selection": null,
             "targets": [
                 {"node": "lb1.test", "fired": "delivered", "outcome": "changed", "why": null},
                 {"node": "web2.test", "fired": "delivered", "outcome": "failed", "why": null},

@@ -34,7 +34,7 @@ function common::again::credentials(
     }
     if $set[$name] == undef and $name in $missing {
       $cause = $name ? {
-        # Engines always need it.
+        # Backends always need it.
         'crl'   => $class =~ /fleet\z/ ? { true => "copy it from the CA, or set revocation in ${class}::certificates to 'off'", default => 'copy it from the CA' },
         default => "run the agent, which gets it from a Puppet server; without a server 'again-fleet ca' makes it, see \"Without a Puppet server\" in doc/fleet.md",
       }

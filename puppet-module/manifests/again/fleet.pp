@@ -2,7 +2,7 @@
 #   Makes this node one of a fleet, in which a change on one node can run Puppet on others
 #
 # Installs the program `again-fleet`, writes its settings, and starts its services: one that carries triggers between this node and the
-# engine, as a user of its own and sandboxed; and root's side, which verifies what comes and has `again` run it. A resource of the type
+# backend, as a user of its own and sandboxed; and root's side, which verifies what comes and has `again` run it. A resource of the type
 # `trigger` fires. The helper of the class `common::again` makes the runs, below its cap, and is included.
 #
 # Nodes prove who they are with their Puppet certificates, which the service is handed by systemd. `accept` says whose triggers this
@@ -21,21 +21,21 @@
 # @param operators
 #   Who may take away the places of other nodes among those that share slots.
 #
-# @param engine
+# @param backend
 #   What carries triggers: etcd, or NATS with JetStream.
 #
 # @param endpoints
-#   The servers of the engine. A server's certificate has to name it.
+#   The servers of the backend. A server's certificate has to name it.
 #
 # @param tls
 #   Whether they are spoken to over TLS.
 #
 # @param namespace
-#   The name of the fleet. Nodes with different ones share an engine and nothing else. The program's default is `default`.
+#   The name of the fleet. Nodes with different ones share a backend and nothing else. The program's default is `default`.
 #
 # @param trust
-#   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `engine`, that of everybody who can write to the
-#   engine. `engine` needs TLS with client certificates, or an engine on localhost. A masterless site can have a CA of its own: see "Without
+#   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `backend`, that of everybody who can write to the
+#   backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can have a CA of its own: see "Without
 #   a Puppet server" in doc/fleet.md.
 #
 # @param certname
@@ -43,7 +43,7 @@
 #
 # @param certificates
 #   Files by which this node proves who it is and verifies others: its certificate `cert` and private `key`, the certificates `ca` of the
-#   CA, and its revocation lists `crl`, for triggers and for the server of the engine. What is missing is Puppet's own file. Another
+#   CA, and its revocation lists `crl`, for triggers and for the server of the backend. What is missing is Puppet's own file. Another
 #   certificate of the same CA and name keeps Puppet's own key away from the service. `revocation` says how far the lists count, as
 #   Puppet's setting `certificate_revocation` has it: `chain`, which is the program's default, `leaf`, or `off`, which needs no list.
 #
@@ -110,7 +110,7 @@
 # @param slots
 #   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each
 #   goes by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is
-#   30 minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the engine cannot be asked, it
+#   30 minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the backend cannot be asked, it
 #   goes ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see
 #   `common::again::wait_for_slot`. All other runs of the agent wait, too, unless `prerun` is false: by `prerun_command` in puppet.conf,
 #   which Puppet calls when it has its catalog, before it applies it. A masterless `puppet apply` waits for nothing, unless `again` starts
@@ -149,11 +149,11 @@ class common::again::fleet (
   Optional[Array[Common::Again::Who]] $accept = undef,
   Hash[Common::Again::Who, Array[Pattern[/\A[a-z0-9._*-]+\z/]]] $accept_for = {},
   Array[Common::Again::Who] $operators = [],
-  Enum['etcd', 'nats'] $engine = 'etcd',
+  Enum['etcd', 'nats'] $backend = 'etcd',
   Array[Common::Again::Endpoint] $endpoints = [],
   Boolean $tls = true,
   Optional[Pattern[/\A[A-Za-z0-9_-]{1,64}\z/]] $namespace = undef,
-  Enum['puppet', 'engine'] $trust = 'puppet',
+  Enum['puppet', 'backend'] $trust = 'puppet',
   Optional[Pattern[/\A[a-z0-9._-]+\z/]] $certname = undef,
   Common::Again::Certificates $certificates = {},
   Optional[Variant[
@@ -240,18 +240,18 @@ class common::again::fleet (
       fail("${title}: nobody has said whose triggers this node takes: set ${title}::accept, to [] for nobody's")
     }
     if empty($endpoints) {
-      fail("${title}: no server of ${engine} is known: set ${title}::endpoints")
+      fail("${title}: no server of ${backend} is known: set ${title}::endpoints")
     }
 
-    if $slots and $engine != 'etcd' {
+    if $slots and $backend != 'etcd' {
       fail("${title}: slots need etcd: on NATS a key that is renewed loses its place. Unset ${title}::slots")
     }
 
     # The program refuses this too.
     $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
-    if $trust == 'engine' and !$tls and !empty($remote) {
-      $remedy = "set ${title}::tls to true, or use an engine on localhost"
-      fail("${title}: trust 'engine' without TLS lets everybody who reaches ${remote[0]} run Puppet here: ${remedy}")
+    if $trust == 'backend' and !$tls and !empty($remote) {
+      $remedy = "set ${title}::tls to true, or use a backend on localhost"
+      fail("${title}: trust 'backend' without TLS lets everybody who reaches ${remote[0]} run Puppet here: ${remedy}")
     }
 
     $revocations = $certificates['revocation'] ? {
@@ -283,7 +283,7 @@ class common::again::fleet (
       default => $plain,
     }
     $settings = ({
-        'engine'    => $engine,
+        'backend'    => $backend,
         'endpoints' => $endpoints,
         'tls'       => $tls,
         'namespace' => $namespace,

@@ -46,7 +46,7 @@ define common::again::lock (
   $this = "common::again::lock: '${title}'"
   $certname = $common::again::fleet::certname.lest || { $facts.dig('again_fleet', 'certname').lest || { $trusted['certname'] } }
   if $common::again::fleet::active {
-    if $common::again::fleet::engine != 'etcd' {
+    if $common::again::fleet::backend != 'etcd' {
       fail("${this}: locks need etcd: on NATS a key that is renewed loses its place")
     }
     if $ensure == 'present' and !($certname in $candidates) {

@@ -70,7 +70,7 @@ fn here() -> PathBuf {
 pub enum Image {
     /// A node.
     Node,
-    /// One with a Puppet server and the engines of a fleet, none of which is started.
+    /// One with a Puppet server and the backends of a fleet, none of which is started.
     Server,
 }
 

@@ -39,7 +39,7 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["step"],
     &["settings", "outbox", "spool"],
     &["policy", "handover", "helper", "puppet"],
-    &["engine"],
+    &["backend"],
     &["identity"],
     &["wire"],
 ];

@@ -14,14 +14,14 @@ fn compares_words(line: &str) -> bool {
 
 #[test]
 fn facts_are_compared_as_types_and_not_as_words() {
-    assert!(compares_words("if self.health.engine != \"nats\" {"));
+    assert!(compares_words("if self.health.backend != \"nats\" {"));
     assert!(!compares_words("Nats = \"nats\","));
     for source in [BASE, HELPER, FLEET].into_iter().flat_map(sources) {
         let path = source.path.display();
         let found = source.text.lines().find(|line| compares_words(line));
         assert_eq!(
             found, None,
-            "{path}: ask a type, such as Engine::supports_slots"
+            "{path}: ask a type, such as Backend::supports_slots"
         );
     }
 }
@@ -45,7 +45,7 @@ fn one_verifier_opens_values_without_the_backend_and_without_tokio() {
     for source in sources(FLEET) {
         let path = source.path.to_str().expect("plain");
         if path.starts_with("identity/") {
-            for word in ["tokio", "crate::engine", "async "] {
+            for word in ["tokio", "crate::backend", "async "] {
                 assert!(!source.text.contains(word), "{path} has '{word}'");
             }
         }

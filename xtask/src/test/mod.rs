@@ -212,7 +212,7 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
         }
         (["newer", _, rest @ ..], Some(program)) => {
             let words = libtest(program, rest, suite, options);
-            std::iter::once("tests/engines/newer".to_owned())
+            std::iter::once("tests/backends/newer".to_owned())
                 .chain(words)
                 .collect()
         }

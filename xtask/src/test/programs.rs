@@ -14,7 +14,7 @@ const FLEET: &str = "program again-fleet";
 /// The test programs, and what the lints said while they were built.
 #[derive(Default)]
 pub struct Programs {
-    /// By kind and name, as in a suite's row: `unit again`, `fleet engines`.
+    /// By kind and name, as in a suite's row: `unit again`, `fleet backends`.
     programs: BTreeMap<String, PathBuf>,
     /// The warnings of the compiler and of clippy.
     pub warnings: Vec<String>,

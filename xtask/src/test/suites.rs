@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 const TABLE: &str = "
 test    fleet-kick        6  25 | fleet kick 2         | @ca puppetserver puppetdb puppet-terminus-puppetdb postgresql etcd-server systemd util-linux
 test    fleet-service     9  25 | fleet service 8      | @ca @backends
-test    fleet-engines     3  25 | fleet engines 8      | @ca @backends openssl
+test    fleet-backends     3  25 | fleet backends 8      | @ca @backends openssl
 test    module            6  40 | tests/module/run     | @puppet puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint rubocop bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
 test    puppet            9  25 | tests puppet 3       | @puppet puppetserver bundler
 test    demo-fleet        3  25 | programs tests/tools/demo-fleet --check | @ca etcd-server etcd-client systemd util-linux
@@ -70,7 +70,7 @@ nightly matrix-all       20  50 | tests/matrix/run --all      | puppet-agent deb
 nightly module-renamed   10  25 | tests/module/specs   | puppet-agent ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb
 nightly deny             10  25 | tests/tools/deny     |
 nightly sites-renamed     8  25 | tests/module/sites --renamed | puppet-agent r10k git openssl python3 util-linux mount
-nightly fleet-engines-13  4  25 | newer engines 8      | @ca etcd-client openssl
+nightly fleet-backends-13  4  25 | newer backends 8      | @ca etcd-client openssl
 ";
 
 /// What every build needs: a linker, and what the client of etcd is built with.

@@ -7,7 +7,7 @@ use again_base::sys::clock;
 use tracing::warn;
 
 use super::{Driver, then};
-use crate::engine::Error;
+use crate::backend::Error;
 use crate::policy::beat::{Dead, Found};
 use crate::service::beats::Deed;
 use crate::service::failures::Work;
@@ -94,7 +94,7 @@ impl Driver {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
             Err(e) => {
                 let what =
-                    format!("slots and locks end, as no beat can be written: the engine {e}");
+                    format!("slots and locks end, as no beat can be written: the backend {e}");
                 self.note_refusal(Work::Beat, e, &what);
             }
         }
@@ -107,7 +107,7 @@ impl Driver {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
             Err(e) => {
-                let what = format!("slots and locks end, as they cannot be read: the engine {e}");
+                let what = format!("slots and locks end, as they cannot be read: the backend {e}");
                 self.note_refusal(Work::Beat, e, &what);
             }
         }
@@ -139,7 +139,7 @@ impl Driver {
                 } else {
                     "cannot see which holders are alive"
                 };
-                self.note_refusal(Work::Beats, e, &format!("{what}: the engine {e}"));
+                self.note_refusal(Work::Beats, e, &format!("{what}: the backend {e}"));
             }
         }
         let found = answer.ok().map(|list| {
@@ -214,7 +214,7 @@ impl Driver {
                 self.health.failures.succeeded(&work);
             }
             Err(e) => {
-                let what = format!("{node} is dead and keeps its {what}: the engine {e}");
+                let what = format!("{node} is dead and keeps its {what}: the backend {e}");
                 self.note_refusal(Work::Eviction(key.clone()), &e, &what);
             }
         }

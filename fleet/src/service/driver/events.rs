@@ -1,4 +1,4 @@
-//! What runs have left is signed, and sent to the engine.
+//! What runs have left is signed, and sent to the backend.
 
 use std::io;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tracing::{error, warn};
 use again_base::sys::clock;
 
 use super::{Driver, Note, Reply, then};
-use crate::engine::Error;
+use crate::backend::Error;
 use crate::service::failures::Work;
 use crate::service::link::Call;
 use crate::service::root;
@@ -19,7 +19,7 @@ use crate::wire::key::Key;
 const SEEN: Duration = Duration::from_secs(3600);
 
 impl Driver {
-    /// Publishes events of runs, if the engine is there and the time has come, and asks the executor to mark the files of published events.
+    /// Publishes events of runs, if the backend is there and the time has come, and asks the executor to mark the files of published events.
     pub fn tell_events(&mut self) {
         self.send_events();
         let runs = self.telling.marks(clock::boottime());
@@ -61,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// A parcel as the engine is asked to hold it.
+    /// A parcel as the backend is asked to hold it.
     ///
     /// # Errors
     /// It cannot be written, or there is nothing to write.
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// The engine has taken events, or not.
+    /// The backend has taken events, or not.
     fn events_told(&mut self, answer: Result<u64, Error>) {
         match answer {
             Ok(_) => {
@@ -102,15 +102,15 @@ impl Driver {
             }
             Err(e @ Error::TooLarge) => {
                 self.health.failures.succeeded(&Work::Events);
-                error!("events are dropped: the engine {e}");
+                error!("events are dropped: the backend {e}");
                 self.parcel_done(false);
             }
             Err(e) => {
-                let what = format!("events wait: the engine {e}");
+                let what = format!("events wait: the backend {e}");
                 let now = clock::boottime();
                 self.health.failures.refused(Work::Events, &e, &what, now);
                 if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
-                    warn!("events wait: the engine {why}");
+                    warn!("events wait: the backend {why}");
                 }
             }
         }

@@ -9,7 +9,7 @@ use rand::RngExt;
 
 use super::{Driver, Reply, then};
 use crate::ask;
-use crate::engine::{Change, Error, NO_LOCKS, Value};
+use crate::backend::{Change, Error, NO_LOCKS, Value};
 use crate::policy::fire::Request;
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
@@ -42,7 +42,7 @@ impl Driver {
 
     /// From now on this node is a candidate for these.
     pub fn lock(&mut self, locks: &[Lock]) {
-        let has_places = self.health.engine.supports_slots();
+        let has_places = self.health.backend.supports_slots();
         if !has_places && !locks.is_empty() {
             warn!("{NO_LOCKS}");
         }
@@ -214,7 +214,7 @@ impl Driver {
     }
 
     fn lock_failed(&mut self, name: &Name, e: &Error) -> Vec<Deed> {
-        let what = format!("the lock '{name}' cannot be taken: the engine {e}");
+        let what = format!("the lock '{name}' cannot be taken: the backend {e}");
         self.note_refusal(Work::Lock(name.clone()), e, &what);
         self.locks().failed(name)
     }
@@ -370,9 +370,9 @@ impl Driver {
         self.do_with_locks(deeds);
     }
 
-    /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the engine says it of all.
+    /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the backend says it of all.
     pub(super) fn show_locks(&mut self, client: Client, is_own: bool) {
-        if !self.health.engine.supports_slots() {
+        if !self.health.backend.supports_slots() {
             let why = ask::Answer::Refused(NO_LOCKS.to_owned());
             return self.callers.answer(client, why);
         }
@@ -393,7 +393,7 @@ impl Driver {
         }
     }
 
-    /// A lock, as it stands in the engine.
+    /// A lock, as it stands in the backend.
     pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Word, String> {
         let word: Word = self.seals.read(&value.bytes, key)?;
         let lock = self.locks.lock(&word.lock).cloned();
@@ -461,7 +461,7 @@ impl Driver {
         }
     }
 
-    /// Tells somebody whether the engine has the reset.
+    /// Tells somebody whether the backend has the reset.
     fn reset_told(&mut self, client: Client, answer: Result<(), Error>) {
         match answer {
             Err(Error::Conflict) => {
@@ -474,7 +474,7 @@ impl Driver {
         }
     }
 
-    /// Tells somebody whether the engine has it.
+    /// Tells somebody whether the backend has it.
     fn pass_told<T>(&mut self, client: Client, answer: Result<T, Error>) {
         match answer {
             Ok(_) => self.callers.end(client),

@@ -3,7 +3,7 @@
 /// Beats of this node and of others.
 mod beats;
 /// What the link tells.
-mod engine;
+mod backend;
 /// What runs have left is told.
 mod events;
 /// Locks for which this node is a candidate.
@@ -59,7 +59,7 @@ use super::slots::Slots;
 use super::tally::Tally;
 use super::telling::Telling;
 use crate::ask::Question;
-use crate::engine::Error;
+use crate::backend::Error;
 use crate::policy::accept::Who;
 use crate::policy::books::Which;
 use crate::policy::judge::Rules;
@@ -67,7 +67,7 @@ use crate::policy::newest::Ignored;
 use crate::policy::rolling::Count;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
-use crate::settings::{Engine, Settings};
+use crate::settings::{Backend, Settings};
 use crate::spool::{self, Spool};
 use crate::step::model::{Action, Answer, Client, Draft, Event, Handed, LetterId, Place, State};
 use crate::step::{step, wakes};
@@ -108,17 +108,17 @@ pub enum Note {
     RunEnded(Name, Identity),
 }
 
-/// What is done with an answer of the engine's.
+/// What is done with an answer of the backend's.
 pub type Reply = Box<dyn FnOnce(&mut Driver)>;
 
-/// Continues with an answer of the engine's.
+/// Continues with an answer of the backend's.
 fn then<T: 'static>(act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static) -> Then<Reply, T> {
     Box::new(move |answer| Box::new(move |driver: &mut Driver| act(driver, answer)))
 }
 
 /// Where a driver reaches out to.
 pub struct Ways {
-    /// The link to the engine.
+    /// The link to the backend.
     pub orders: UnboundedSender<Order<Reply>>,
     /// Back to whoever drives it.
     pub notes: UnboundedSender<Note>,
@@ -193,7 +193,7 @@ struct Outgoing {
 #[derive(Debug, Default)]
 pub struct Health {
     /// The backend.
-    pub engine: Engine,
+    pub backend: Backend,
     /// Whether it is reached.
     pub is_up: bool,
     /// Since when.
@@ -206,7 +206,7 @@ pub struct Health {
     pub not_kept: Option<String>,
     /// Why root's side did not answer.
     pub take: Option<String>,
-    /// How much in the engine was not what it should be, or not from whom this node listens to.
+    /// How much in the backend was not what it should be, or not from whom this node listens to.
     pub turned_away: u64,
 }
 
@@ -230,7 +230,7 @@ impl Driver {
         let (tally, told) = Tally::open(&directory);
         let (slots_file, slots) = holders::File::open(
             &directory,
-            settings.engine.supports_slots(),
+            settings.backend.supports_slots(),
             |group, run| ways.run_ended(group, run),
         );
         let me = settings.certname()?.clone();
@@ -246,7 +246,7 @@ impl Driver {
             operators: settings.operators.clone(),
             state,
             health: Health {
-                engine: settings.engine,
+                backend: settings.backend,
                 since: began,
                 why: "it was not reached yet".to_owned(),
                 ..Health::default()
@@ -355,10 +355,10 @@ impl Driver {
             Action::Remove { place, revision } => self.remove(place, revision),
             Action::Say(client, said) => {
                 let Health {
-                    engine, is_up, why, ..
+                    backend, is_up, why, ..
                 } = &self.health;
                 let away = (!is_up).then_some(why.as_str());
-                self.callers.said(client, &said, *engine, away);
+                self.callers.said(client, &said, *backend, away);
             }
             Action::Progress { id, target, news } => self.callers.progress(&(id, target), &news),
             Action::ReadNodes => self.read_nodes(),
@@ -368,7 +368,7 @@ impl Driver {
         }
     }
 
-    /// Counts what nobody may have put into the engine, and says so.
+    /// Counts what nobody may have put into the backend, and says so.
     fn turn_away(&mut self, why: &str) {
         self.health.turned_away += 1;
         warn!("{why}");

@@ -6,7 +6,7 @@ use again_base::sys::clock;
 
 use super::Driver;
 use crate::ask;
-use crate::engine::{Change, Error};
+use crate::backend::{Change, Error};
 use crate::seal::hash;
 use crate::service::link::OWN_KEY;
 use crate::step::model::{Client, Content, Event, LetterId};
@@ -119,7 +119,7 @@ impl Driver {
         }
     }
 
-    /// A watch was lost. What the engine refuses to show is not waited for.
+    /// A watch was lost. What the backend refuses to show is not waited for.
     pub(super) fn own_key_lost(&mut self, number: usize, error: &Error) {
         if number == OWN_KEY {
             self.feed(Event::OwnKeyLost);

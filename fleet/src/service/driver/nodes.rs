@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::{Driver, Note};
 use crate::ask::{self, Answer};
-use crate::engine::{Error, Value};
+use crate::backend::{Error, Value};
 use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::policy::newest::Ignored;
 use crate::service::link::Listed;
@@ -82,7 +82,7 @@ impl Driver {
             if last.read.is_some() {
                 self.nodes.asked.insert(client, true);
                 let seconds = PATIENCE.as_secs();
-                let why = format!("{} has not answered within {seconds} s", self.health.engine);
+                let why = format!("{} has not answered within {seconds} s", self.health.backend);
                 self.show_last(client, last, why);
             }
         }
@@ -119,9 +119,9 @@ impl Driver {
                 let health = &self.health;
                 let why = match error {
                     Error::Unreachable(_) if !health.is_up => {
-                        format!("{} cannot be reached: {}", health.engine, health.why)
+                        format!("{} cannot be reached: {}", health.backend, health.why)
                     }
-                    error => format!("{} {error}", health.engine),
+                    error => format!("{} {error}", health.backend),
                 };
                 self.show_last(client, last, why);
             }
@@ -191,10 +191,10 @@ impl Driver {
             if let Some(loss) = last.update(reading, &clock::moment())
                 && loss.missing > 0
             {
-                let (engine, count) = (&self.health.engine, loss.missing);
+                let (backend, count) = (&self.health.backend, loss.missing);
                 let (s, at) = (plural(count), local(before.unwrap_or_default()));
                 warn!(
-                    "{engine} has lost its data: {}; {count} node{s} of the last inventory (read at {at}) still count",
+                    "{backend} has lost its data: {}; {count} node{s} of the last inventory (read at {at}) still count",
                     loss.why
                 );
             }

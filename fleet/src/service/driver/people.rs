@@ -93,7 +93,7 @@ impl Driver {
         }
     }
 
-    /// Shows somebody what stands below these in the engine.
+    /// Shows somebody what stands below these in the backend.
     pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
@@ -102,7 +102,7 @@ impl Driver {
         });
     }
 
-    /// Lists what stands below these in the engine.
+    /// Lists what stands below these in the backend.
     pub(super) fn list(
         &self,
         prefixes: Vec<String>,
@@ -164,7 +164,7 @@ impl Driver {
             namespace: self.namespace.clone(),
             began: self.began.millis(),
             link: ask::Link {
-                engine: health.engine,
+                backend: health.backend,
                 is_up: health.is_up,
                 since: health.since.millis(),
                 why: ask::words(&health.why),
@@ -191,12 +191,12 @@ impl Driver {
             ..
         } = self.waiting();
         let Health {
-            engine, is_up, why, ..
+            backend, is_up, why, ..
         } = &self.health;
         let link = if *is_up {
-            format!("{engine} is reached")
+            format!("{backend} is reached")
         } else {
-            format!("{engine} is not reached: {why}")
+            format!("{backend} is not reached: {why}")
         };
         let selections = match selections {
             0 => String::new(),

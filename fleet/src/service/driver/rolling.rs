@@ -5,7 +5,7 @@ use again_base::sys::clock;
 
 use super::{Driver, then};
 use crate::ask;
-use crate::engine::{Error, NO_PLACES, Value};
+use crate::backend::{Error, NO_PLACES, Value};
 use crate::policy::books::Which;
 use crate::policy::rolling::{Count, Effect, Fact};
 use crate::service::link::Call;
@@ -60,7 +60,7 @@ impl Driver {
     }
 
     fn queue(&mut self, which: Which, at_once: u32) {
-        if !self.health.engine.supports_slots() {
+        if !self.health.backend.supports_slots() {
             return self.no_turn(which, Outcome::Refused, NO_PLACES);
         }
         self.turns.insert(which.clone());
@@ -85,7 +85,7 @@ impl Driver {
 
     /// It has not come.
     pub(super) fn waits(&mut self, which: Which, why: String) {
-        // Where the engine is away nobody could be told.
+        // Where the backend is away nobody could be told.
         if self.health.is_up && self.turns.contains(&which) {
             self.feed(Event::Waits(which, why));
         }
@@ -190,7 +190,7 @@ impl Driver {
         match answer {
             Err(e) => {
                 self.counts.remove(&which);
-                let why = format!("what others have published cannot be read: the engine {e}");
+                let why = format!("what others have published cannot be read: the backend {e}");
                 self.no_turn(which, Outcome::Held, &why);
             }
             Ok(values) => {

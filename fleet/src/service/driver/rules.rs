@@ -1,6 +1,6 @@
 //! Events that meet a rule of this node's become sights of the step, as registers do.
 //!
-//! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the engine was asked for that.
+//! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the backend was asked for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::wire::trigger::Trigger;
 
 /// How long what could not be found out waits until it is tried again.
 const AGAIN: Span = Span::from_secs(60);
-/// How many nodes the engine is asked for together.
+/// How many nodes the backend is asked for together.
 const MOST_NODES: usize = 64;
 
 /// What a node tells of itself, and how it signed that.
 type Told = (Inventory, Arc<[u8]>);
 
 impl Driver {
-    /// Events stand in the engine. The triggers that they are.
+    /// Events stand in the backend. The triggers that they are.
     pub(super) fn react(&mut self, key: Key, bytes: Vec<u8>) -> Vec<Sight> {
         let rules = &self.reactions.rules;
         let is_own = key.signer() == Some(&self.me);
@@ -186,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// Asks the engine what nodes tell of themselves on which it hangs whether their events meet a rule.
+    /// Asks the backend what nodes tell of themselves on which it hangs whether their events meet a rule.
     pub fn ask_for_nodes(&mut self) {
         let now = clock::moment();
         let open = &mut self.reactions.open;
@@ -208,7 +208,7 @@ impl Driver {
         self.list(prefixes, Driver::nodes_told);
     }
 
-    /// The engine has said what nodes tell of themselves, or not.
+    /// The backend has said what nodes tell of themselves, or not.
     fn nodes_told(&mut self, asked: &[String], answer: Listed) {
         let Ok(list) = answer else { return };
         let mut told = BTreeMap::new();

@@ -6,7 +6,7 @@ use tracing::{error, warn};
 
 use super::{Driver, then};
 use crate::ask::{self, Wish};
-use crate::engine::{Error, NO_PLACES, Value};
+use crate::backend::{Error, NO_PLACES, Value};
 use crate::policy::slots::{Lease, Standing};
 use crate::service::failures::Work;
 use crate::service::holders::{hold, tell_end};
@@ -26,9 +26,9 @@ impl Driver {
         &mut self.slots
     }
 
-    /// Whether places can be had with this engine; if not, somebody is told so.
+    /// Whether places can be had with this backend; if not, somebody is told so.
     pub fn has_places(&mut self, client: Client) -> bool {
-        let has_places = self.health.engine.supports_slots();
+        let has_places = self.health.backend.supports_slots();
         if !has_places {
             let why = ask::Answer::Refused(NO_PLACES.to_owned());
             self.callers.answer(client, why);
@@ -150,9 +150,9 @@ impl Driver {
     }
 
     fn no_slot(&mut self, group: &Name, e: &Error) -> Vec<Deed> {
-        let what = format!("no slot in group '{group}': the engine {e}");
+        let what = format!("no slot in group '{group}': the backend {e}");
         self.note_refusal(Work::Slot(group.clone()), e, &what);
-        let why = ask::words(&format!("the engine {e}"));
+        let why = ask::words(&format!("the backend {e}"));
         self.slots().failed(group, why)
     }
 
@@ -184,7 +184,7 @@ impl Driver {
                 _ => return,
             },
             Seen::Lost(e) => {
-                let what = format!("cannot see who waits for slots: the engine {e}");
+                let what = format!("cannot see who waits for slots: the backend {e}");
                 self.note_refusal(Work::Queues, &e, &what);
                 return;
             }
@@ -286,7 +286,7 @@ impl Driver {
                 Deed::Tell(Waiter::Client(client), waits) => {
                     let answer = match waits {
                         Waits::Place => ask::Answer::Waits(String::new()),
-                        Waits::Engine(why) => ask::Answer::Away(why),
+                        Waits::Backend(why) => ask::Answer::Away(why),
                         Waits::Others(limit, before) => {
                             ask::Answer::Waits(format!(", which has {limit}: {before}"))
                         }
@@ -295,7 +295,7 @@ impl Driver {
                 }
                 Deed::Tell(Waiter::Trigger(which), waits) => match waits {
                     Waits::Place => {}
-                    Waits::Engine(why) | Waits::Others(_, why) => self.waits(which, why),
+                    Waits::Backend(why) | Waits::Others(_, why) => self.waits(which, why),
                 },
                 Deed::Turn(Waiter::Client(client)) => self.callers.end(client),
                 Deed::Turn(Waiter::Trigger(which)) => self.turn(which),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::engine::shares::Bounds;
+use crate::backend::shares::Bounds;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 use crate::wire::quota::Amount;

@@ -1,4 +1,4 @@
-//! Calls to the engine that take more than one request.
+//! Calls to the backend that take more than one request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::engine::{Engine, Error, Limit, List, Value};
+use crate::backend::{Backend, Error, Limit, List, Value};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
 
@@ -29,10 +29,10 @@ const ROUNDS: usize = 4;
 const TOGETHER: usize = 16;
 
 /// What stands below all of these, and revision and store of the first.
-pub(super) async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<List, Error> {
-    // One type for every engine.
+pub(super) async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result<List, Error> {
+    // One type for every backend.
     type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
-    let list = |prefix| -> Listing<'_> { Box::pin(engine.list(prefix)) };
+    let list = |prefix| -> Listing<'_> { Box::pin(backend.list(prefix)) };
     let lists = prefixes.iter().map(|prefix| list(prefix.as_str()));
     let lists = futures_util::future::try_join_all(lists).await?;
     let mut lists = lists.into_iter();
@@ -43,27 +43,27 @@ pub(super) async fn list<E: Engine>(engine: &E, prefixes: &[String]) -> Result<L
 
 /// The newest of what became of triggers, of all origins or of this one. If that is more than is read, each node has the same share
 /// of it, and what some leave is for the others: what one node writes hides nothing of the others.
-pub(super) async fn stories<E: Engine>(
-    engine: &E,
+pub(super) async fn stories<E: Backend>(
+    backend: &E,
     namespace: &Namespace,
     origin: Option<&Id>,
 ) -> Result<List, Error> {
-    stories_within(engine, namespace, origin, STORIES).await
+    stories_within(backend, namespace, origin, STORIES).await
 }
 
-async fn stories_within<E: Engine>(
-    engine: &E,
+async fn stories_within<E: Backend>(
+    backend: &E,
     namespace: &Namespace,
     origin: Option<&Id>,
     limit: Limit,
 ) -> Result<List, Error> {
     let all = Prefix::Stories(origin).encode(namespace);
-    let list = engine.latest(&all, limit).await?;
+    let list = backend.latest(&all, limit).await?;
     if !list.is_cut {
         return Ok(list);
     }
     let known = Prefix::Nodes.encode(namespace);
-    let known = engine.latest(&known, limit).await?;
+    let known = backend.latest(&known, limit).await?;
     let is_cut = known.is_cut;
     let values = known.values.into_iter().chain(list.values);
     let node = |value: Value| match Key::decode(&value.key, namespace) {
@@ -76,7 +76,7 @@ async fn stories_within<E: Engine>(
     for _ in 0..ROUNDS {
         let next = shares.next();
         let read =
-            async |(own, share): &(String, Limit)| (own.clone(), engine.latest(own, *share).await);
+            async |(own, share): &(String, Limit)| (own.clone(), backend.latest(own, *share).await);
         let mut lists = stream::iter(next.iter().map(read)).buffer_unordered(TOGETHER);
         while let Some((own, list)) = lists.next().await {
             shares.take(own, list?);
@@ -151,48 +151,48 @@ fn size(list: &List) -> usize {
 }
 
 /// What stands at a key.
-pub(super) async fn found<E: Engine>(engine: &E, key: &str) -> Result<Option<Value>, Error> {
-    let found = engine.list(key).await?.values;
+pub(super) async fn found<E: Backend>(backend: &E, key: &str) -> Result<Option<Value>, Error> {
+    let found = backend.list(key).await?.values;
     Ok(found.into_iter().find(|value| value.key == key))
 }
 
 /// Removes what stands at a key. Whether something did.
-pub(super) async fn release<E: Engine>(engine: &E, key: &str) -> Result<bool, Error> {
-    let found = found(engine, key).await?;
+pub(super) async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
+    let found = found(backend, key).await?;
     if let Some(value) = &found {
-        engine.remove(key, value.revision).await?;
+        backend.remove(key, value.revision).await?;
     }
     Ok(found.is_some())
 }
 
 /// Puts a value. Its revision.
-pub(super) async fn put<E: Engine>(
-    engine: &E,
+pub(super) async fn put<E: Backend>(
+    backend: &E,
     key: &str,
     bytes: &[u8],
     ttl: Option<Duration>,
     needs_room: bool,
 ) -> Result<u64, Error> {
     if needs_room {
-        engine.has_room().await?;
+        backend.has_room().await?;
     }
-    engine.put(key, bytes, ttl).await
+    backend.put(key, bytes, ttl).await
 }
 
 /// Writes an operator's reset of a lock, unless something stands at the lock's key.
-pub(super) async fn reset<E: Engine>(
-    engine: &E,
+pub(super) async fn reset<E: Backend>(
+    backend: &E,
     [key, lock]: &[String; 2],
     bytes: &[u8],
 ) -> Result<(), Error> {
-    engine.put_unless(key, bytes, lock).await.map(drop)
+    backend.put_unless(key, bytes, lock).await.map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Times;
-    use crate::engine::memory::Memory;
+    use crate::backend::Times;
+    use crate::backend::memory::Memory;
 
     #[tokio::test]
     async fn nodes_with_little_leave_their_share_to_those_with_much() {

@@ -54,7 +54,7 @@ impl Locks {
             jitter: Span::ZERO,
             me,
             all,
-            away: Some("the engine was not reached yet".to_owned()),
+            away: Some("the backend was not reached yet".to_owned()),
         }
     }
 

@@ -3,7 +3,7 @@
 use again_base::model::{Boottime, Span};
 
 use super::{Deed, LEFT, One, Seen, Stage};
-use crate::engine::LEASE;
+use crate::backend::LEASE;
 use crate::wire::name::{Name, Node};
 
 impl One {
@@ -44,7 +44,7 @@ impl One {
             && self.ends() > Boottime::default()
     }
 
-    /// The engine has done what was asked for: the lease lives from then on.
+    /// The backend has done what was asked for: the lease lives from then on.
     pub(super) fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.ends = asked + Span::from_secs(LEASE);
@@ -65,7 +65,7 @@ impl One {
     pub(super) fn lose(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
         if self.place.is_some_and(|place| place.revision > 0) {
             deeds.push(Deed::Say(format!(
-                "this node does not hold the lock '{name}' any more: its lease has ended, other nodes saw no beat for 90 s, or whoever may write to the engine has removed it"
+                "this node does not hold the lock '{name}' any more: its lease has ended, other nodes saw no beat for 90 s, or whoever may write to the backend has removed it"
             )));
             // It took no reset as long as it believed that it holds it.
             deeds.push(Deed::Look(name.clone()));

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::engine::LEASE;
+use crate::backend::LEASE;
 use crate::policy::beat::{Dead, Found, SILENT};
 use crate::policy::lock::tests::lock;
 use crate::policy::lock::{AHEAD, Known};
@@ -59,7 +59,7 @@ impl There {
     }
 }
 
-/// An engine with one lock.
+/// A backend with one lock.
 #[derive(Default)]
 struct Store {
     now: u64,
@@ -228,7 +228,7 @@ fn standing(reset: Reset, revision: u64, refuses: bool) -> Standing {
     }
 }
 
-/// What an answer of the engine's comes to.
+/// What an answer of the backend's comes to.
 type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Deed>>;
 
 /// What a candidate says of it.
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// One of these reaches the engine, and is answered.
+    /// One of these reaches the backend, and is answered.
     fn beaten(&mut self, n: usize) {
         let now = millis(self.store.now);
         if let Some(dead) = self.nodes[n].dead.pop() {
@@ -571,7 +571,7 @@ impl World {
         }
     }
 
-    /// One of a node's orders reaches the engine. Its answer may be lost, with the connection.
+    /// One of a node's orders reaches the backend. Its answer may be lost, with the connection.
     fn carry(&mut self, n: usize, loses: bool) {
         let one = &mut self.nodes[n];
         if !one.is_linked {
@@ -783,7 +783,7 @@ impl World {
         holders[0]
     }
 
-    /// Never two that are certain, but for as long as a lease after the engine has lost everything; and tokens grow.
+    /// Never two that are certain, but for as long as a lease after the backend has lost everything; and tokens grow.
     fn judge(&mut self, emptied: u64) {
         if emptied == 0 || self.store.now > emptied + LEASE_MS {
             let holders = self.holders();
@@ -917,7 +917,7 @@ fn a_service_that_begins_anew_goes_on_holding_it() {
             world.start(holder);
             assert!(
                 world.holders().is_empty(),
-                "it is not certain before the engine has said so"
+                "it is not certain before the backend has said so"
             );
             world.link(holder);
             world.for_millis(3_000);
@@ -1012,7 +1012,7 @@ fn holder_without_answered_beats_is_not_certain() {
 }
 
 #[test]
-fn who_loses_the_engine_is_certain_for_no_longer_than_the_lease() {
+fn who_loses_the_backend_is_certain_for_no_longer_than_the_lease() {
     for seed in 0..20 {
         let mut world = World::new(seed, 3, &[]);
         world.for_millis(5_000);
@@ -1025,7 +1025,7 @@ fn who_loses_the_engine_is_certain_for_no_longer_than_the_lease() {
         assert_ne!(other, holder);
         let held = world.held(holder);
         assert_eq!((&held.holder, held.is_mine), (&None, false));
-        assert!(held.why.contains("the engine is not there"), "{held:?}");
+        assert!(held.why.contains("the backend is not there"), "{held:?}");
         world.link(holder);
         world.for_millis(2_000);
         let held = world.held(holder);
@@ -1238,7 +1238,7 @@ fn one_that_has_missed_all_of_it_takes_a_higher_token() {
 }
 
 #[test]
-fn an_engine_that_has_lost_everything_takes_no_token_back() {
+fn a_backend_that_has_lost_everything_takes_no_token_back() {
     for seed in 0..50 {
         let mut world = World::new(seed, 3, &[]);
         world.for_millis(8_000);

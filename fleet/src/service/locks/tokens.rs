@@ -299,7 +299,7 @@ impl Locks {
         }
     }
 
-    /// The resets that stand in the engine, all of them. The highest counts first: after a lower one it might not be taken any more.
+    /// The resets that stand in the backend, all of them. The highest counts first: after a lower one it might not be taken any more.
     pub fn resets_listed(&mut self, name: &Name, mut resets: Vec<Standing>) -> Vec<Deed> {
         if let Some(one) = self.all.get_mut(name) {
             let is_there = |node: &Node| resets.iter().any(|one| one.reset.node == *node);

@@ -3,7 +3,7 @@
 use super::{Slots, ended};
 
 impl Slots {
-    /// What there is to say of this node's slots without the engine; or only of those that have ended.
+    /// What there is to say of this node's slots without the backend; or only of those that have ended.
     pub fn own(&self, is_ended: bool) -> Vec<String> {
         let mut own = Vec::new();
         for (name, group) in &self.groups.0 {

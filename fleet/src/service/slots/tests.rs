@@ -39,7 +39,7 @@ fn asker(n: u64) -> Waiter {
     Waiter::Client(Client::Connection(n))
 }
 
-/// What stands in the engine.
+/// What stands in the backend.
 #[derive(Clone)]
 struct Held {
     lease: Lease,
@@ -55,7 +55,7 @@ impl Held {
     }
 }
 
-/// An engine, to which everybody's orders come in any order.
+/// A backend, to which everybody's orders come in any order.
 #[derive(Default)]
 struct Store {
     now: u64,
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// Never more than the limit, nor before those who came first, nor by a lease that has ended: by what the engine holds at that
+    /// Never more than the limit, nor before those who came first, nor by a lease that has ended: by what the backend holds at that
     /// moment.
     fn begins(&self, n: usize) {
         let place = self.nodes[n].slots.group(&group()).expect("a group").place;
@@ -379,7 +379,7 @@ impl World {
         }
     }
 
-    /// One of these reaches the engine.
+    /// One of these reaches the backend.
     fn beaten(&mut self, n: usize, is_answered: bool) {
         let fails = self.fails && self.dice.random_bool(0.1);
         self.slots(n);
@@ -692,7 +692,7 @@ impl World {
     }
 }
 
-/// Until a node stands in the engine, and has heard of it.
+/// Until a node stands in the backend, and has heard of it.
 fn standing(count: usize, limit: u32) -> World {
     let mut world = World::new(1, count, limit);
     for n in 0..count {
@@ -963,7 +963,7 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
 
 /// It is said when that is so, once, and what comes then has no part in it.
 #[test]
-fn a_slot_ends_with_its_lease_whether_the_engine_is_there_or_not() {
+fn a_slot_ends_with_its_lease_whether_the_backend_is_there_or_not() {
     let mut world = standing(2, 1);
     assert_eq!(world.nodes[0].slots.own(true), [""; 0]);
     world.breaks(0);
@@ -1162,8 +1162,8 @@ fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
     assert_eq!(told(&world), Waits::Others(1, before));
     assert_eq!(world.slots(4).look(), [], "nothing is told twice");
     world.breaks(4);
-    let why = "the engine is not there: gone".to_owned();
-    assert_eq!(told(&world), Waits::Engine(why));
+    let why = "the backend is not there: gone".to_owned();
+    assert_eq!(told(&world), Waits::Backend(why));
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn ahead(bench: &Bench, millis: u64) -> Trigger {
     }
 }
 
-/// What it tells, with the result put in the engine if it tells the sender.
+/// What it tells, with the result put in the backend if it tells the sender.
 fn tells_sender(bench: &mut Bench, actions: &[Action]) -> Option<(u64, Outcome)> {
     let draft = kept(actions);
     let Content::Told { told, .. } = draft.content.clone() else {
@@ -55,7 +55,7 @@ fn trigger_of_a_clock_that_is_ahead_is_not_handed_over_and_expires_after_a_day()
     let actions = lb1.passes(DAY / 2);
     assert_eq!((handed(&actions), puts(&actions)), (0, vec![]));
     assert!(!actions.iter().any(|one| matches!(one, Action::Keep(_))));
-    // The engine is away for a moment.
+    // The backend is away for a moment.
     lb1.does(Event::Lost);
     lb1.reaches();
     lb1.sees(&early, 7);
@@ -140,7 +140,7 @@ fn sender_is_told_that_its_trigger_is_held_though_an_earlier_one_has_a_result() 
     assert_eq!(ran(&later), Some((later.number, Outcome::Changed)));
 }
 
-/// Somebody without a key puts back what stood in the engine before.
+/// Somebody without a key puts back what stood in the backend before.
 #[test]
 fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
     // The earlier one's result is known, or forgotten.
@@ -185,7 +185,7 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
 }
 
 #[test]
-fn value_below_a_name_of_a_rule_is_removed_from_the_engine() {
+fn value_below_a_name_of_a_rule_is_removed_from_the_backend() {
     let mut lb1 = Bench::linked("lb1");
     let one = Trigger {
         name: "rule/x".parse().expect("a name"),
@@ -221,7 +221,7 @@ fn results_of_one_sender_take_no_room_from_those_of_another() {
         if is_kept {
             let draft = kept(&actions);
             for put in puts(&lb1.keeps(&draft, Ok(()))) {
-                // The engine is slow with what it is told of web1.
+                // The backend is slow with what it is told of web1.
                 if sender != "web1" {
                     lb1.is_put(&put, Ok(()));
                 }
@@ -231,7 +231,7 @@ fn results_of_one_sender_take_no_room_from_those_of_another() {
     };
     let last = (1..=5000).map(|n| told("web1", n)).last();
     assert_eq!(last, Some((false, 2000)));
-    // What the engine has of a sender makes room.
+    // What the backend has of a sender makes room.
     let last = (5001..=10_000).map(|n| told("web2", n)).last();
     assert!(
         last.is_some_and(|(is_kept, all)| is_kept && all <= 4000),

@@ -39,7 +39,7 @@ impl Bench {
         published
     }
 
-    /// The engine has what was put at the own key.
+    /// The backend has what was put at the own key.
     fn is_put_at(&mut self, put: &Action, revision: u64) -> Vec<Action> {
         let mut actions = self.does(own_key(revision, OwnKey::Unchanged));
         actions.extend(self.is_put(put, Ok(())));
@@ -181,7 +181,7 @@ fn restored_service_continues_from_what_it_finds_at_its_own_key() {
     };
     assert_eq!(published.serial, theirs + 1);
     assert_eq!(node_puts(&web1.keeps(&newer, Ok(()))).len(), 1);
-    // An engine that has lost it, and one that does not show it, get it without a word.
+    // A backend that has lost it, and one that does not show it, get it without a word.
     for is_shown in [true, false] {
         let mut again = Bench::new("web1");
         again.state = State::new(
@@ -292,7 +292,7 @@ fn own_key_that_is_never_seen_holds_up_facts_and_triggers_for_ten_seconds() {
     }
 }
 
-/// An empty entry would replace facts that the engine has not shown, and an old one of its own may have been put there by somebody.
+/// An empty entry would replace facts that the backend has not shown, and an old one of its own may have been put there by somebody.
 #[test]
 fn node_without_its_state_leaves_what_may_stand_at_its_own_key_to_the_next_run() {
     let publishes = |web1: &Bench| [false, true].map(|one| web1.state.is_unpublished(one));
@@ -315,7 +315,7 @@ fn node_without_its_state_leaves_what_may_stand_at_its_own_key_to_the_next_run()
     assert_eq!(publishes(&web1), [false, true]);
     web1.publishes("a", 3);
     assert_eq!(publishes(&web1), [false, false]);
-    // The engine does not show it, or not in time.
+    // The backend does not show it, or not in time.
     let mut late = Bench::new("web1");
     late.does(Event::Reached);
     late.passes(10);
@@ -357,7 +357,7 @@ fn node_signs_the_same_anew_every_ten_minutes_while_it_is_connected() {
     assert_eq!(web1.is_put_at(&put, 2), []);
     let put = node_puts(&web1.does(own_key(3, older()))).remove(0);
     assert_eq!(web1.is_put_at(&put, 4), []);
-    // Without the engine it signs nothing, and at once when it is back.
+    // Without the backend it signs nothing, and at once when it is back.
     web1.passes(3_600);
     web1.does(Event::Lost);
     assert_eq!(web1.does(Event::Beat), []);

@@ -51,7 +51,7 @@ fn is_over(lb1: &Bench, trigger: &Trigger) -> bool {
 }
 
 #[test]
-fn it_waits_for_its_turn_and_its_place_is_free_when_the_engine_has_how_it_ended() {
+fn it_waits_for_its_turn_and_its_place_is_free_when_the_backend_has_how_it_ended() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = rolls(&lb1, 2_000_000_000);
     let which = Which::from(&trigger);

@@ -2,7 +2,7 @@
 
 use again_base::model::{Span, Walltime};
 
-use super::engine::MAKE_ROOM;
+use super::backend::MAKE_ROOM;
 use super::finding::Finding;
 use crate::ask::{Failure, How, Reason};
 use crate::policy::term;
@@ -10,12 +10,12 @@ use crate::settings::Settings;
 use crate::step::model::StoredShown;
 use crate::verbs::clock;
 
-/// Findings about the service, its outbox, what the engine allows, and the clock.
+/// Findings about the service, its outbox, what the backend allows, and the clock.
 pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     let mut found = vec![service(how, now), link(how, now)];
     let is_allowed = |failure: &Failure| failure.reason != Reason::Rights;
     if how.failures.iter().all(is_allowed) {
-        let what = "the engine has denied the service nothing";
+        let what = "the backend has denied the service nothing";
         found.push(Finding::ok("permissions", what));
     }
     found.extend(how.failures.iter().map(failure));
@@ -45,7 +45,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     if how.turned_away > 0 {
         let (count, since) = (how.turned_away, clock(at(how.began), now));
         found.push(Finding::warning(
-            "engine",
+            "backend",
             format!("turned away since {since}, as not signed by its sender or not accepted here: {count}"),
             "'journalctl -u again-fleet' names each, and why",
         ));
@@ -54,7 +54,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
         found.push(Finding::warning(
             "slots",
             slot.clone(),
-            "have the service reach the engine: a run that begins then has a slot again",
+            "have the service reach the backend: a run that begins then has a slot again",
         ));
     }
     for token in &how.tokens {
@@ -113,11 +113,11 @@ fn service(how: &How, now: Walltime) -> Finding {
 
 fn link(how: &How, now: Walltime) -> Finding {
     let link = &how.link;
-    let (engine, since) = (&link.engine, clock(at(link.since), now));
+    let (backend, since) = (&link.backend, clock(at(link.since), now));
     if link.is_up {
         return Finding::ok(
             "link",
-            format!("the service reaches {engine} since {since}"),
+            format!("the service reaches {backend} since {since}"),
         );
     }
     let why = match link.why.as_str() {
@@ -126,7 +126,7 @@ fn link(how: &How, now: Walltime) -> Finding {
     };
     Finding::error(
         "link",
-        format!("the service has not reached {engine} since {since}{why}"),
+        format!("the service has not reached {backend} since {since}{why}"),
         "what is fired is kept, and sent when it is back",
     )
 }
@@ -136,15 +136,15 @@ fn failure(failure: &Failure) -> Finding {
     let (about, todo) = match failure.reason {
         Reason::Rights => (
             "permissions",
-            "enrol this node's certificate with the engine, or fix its rights there",
+            "enrol this node's certificate with the backend, or fix its rights there",
         ),
-        Reason::Room => ("engine", MAKE_ROOM),
+        Reason::Room => ("backend", MAKE_ROOM),
         Reason::Events => (
-            "engine",
-            "send fewer events ('events' of the class), or remove other data from the engine",
+            "backend",
+            "send fewer events ('events' of the class), or remove other data from the backend",
         ),
         Reason::Size => (
-            "engine",
+            "backend",
             "publish less, or raise the limit: --max-request-bytes of etcd, max_payload of NATS",
         ),
         Reason::Metrics => (
@@ -181,11 +181,11 @@ fn selection(one: &StoredShown, how: &How, now: Walltime) -> Finding {
     let StoredShown {
         id, name, selects, ..
     } = one;
-    let (engine, until) = (&how.link.engine, clock(at(one.until), now));
+    let (backend, until) = (&how.link.backend, clock(at(one.until), now));
     Finding::ok(
         "outbox",
         format!(
-            "'{name}' (id {id}) waits until {until} to be sent to nodes with {selects}, selected when {engine} shows all nodes"
+            "'{name}' (id {id}) waits until {until} to be sent to nodes with {selects}, selected when {backend} shows all nodes"
         ),
     )
 }
@@ -220,7 +220,7 @@ mod tests {
     use super::super::finding::Grade;
     use super::*;
     use crate::ask::{Link, Waiting};
-    use crate::settings::{Engine, Flags, Surroundings, settings};
+    use crate::settings::{Backend, Flags, Surroundings, settings};
 
     const NOW: u64 = 1_795_219_387_045;
 
@@ -231,7 +231,7 @@ mod tests {
             namespace: "default".parse().expect("a namespace"),
             began: NOW,
             link: Link {
-                engine: Engine::Etcd,
+                backend: Backend::Etcd,
                 is_up: true,
                 since: NOW,
                 why: String::new(),
@@ -303,9 +303,9 @@ mod tests {
         assert!(words.ends_with(" (connection refused)"), "{words}");
         for (reason, about) in [
             (Reason::Rights, "permissions"),
-            (Reason::Room, "engine"),
-            (Reason::Events, "engine"),
-            (Reason::Size, "engine"),
+            (Reason::Room, "backend"),
+            (Reason::Events, "backend"),
+            (Reason::Size, "backend"),
             (Reason::Metrics, "metrics"),
         ] {
             let what = "it fails".to_owned();

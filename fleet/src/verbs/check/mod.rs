@@ -1,7 +1,7 @@
 //! `again-fleet check`: whether this node can fire and be fired at, and what to do where it cannot.
 
-/// What the engine says when it is asked.
-mod engine;
+/// What the backend says when it is asked.
+mod backend;
 /// The files with certificates.
 mod files;
 /// What was found about one thing.
@@ -32,10 +32,10 @@ use super::service::{Conversation, Heard, PATIENCE, socket};
 use super::{Exit, Problem, waiting};
 use crate::ask::{Answer, How, Question};
 use crate::cli::Check;
-use crate::engine::{NO_LOCKS, NO_PLACES};
+use crate::backend::{NO_LOCKS, NO_PLACES};
 use crate::policy::page::{self, Page};
 use crate::puppet::certificates;
-use crate::settings::{self, Engine, Flags, Settings, Surroundings, Trust};
+use crate::settings::{self, Backend, Flags, Settings, Surroundings, Trust};
 use crate::spool::requests::Requests;
 
 /// Looks at everything, and says what it found.
@@ -69,7 +69,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, 
 
 /// Finding about a superuser of etcd's, where etcd takes its users from certificates.
 fn superuser(settings: &Settings, root: &Path, now: Walltime) -> Option<Finding> {
-    let takes_users = settings.engine == Engine::Etcd && settings.tls;
+    let takes_users = settings.backend == Backend::Etcd && settings.tls;
     takes_users.then(|| superuser::look(&certificates(root).authority, now))?
 }
 
@@ -82,7 +82,7 @@ fn examined(settings: &Settings, root: &Path, now: &Moment) -> Vec<Finding> {
         found.extend(files::look(settings, now.wall));
     }
     found.extend(superuser(settings, root, now.wall));
-    found.extend(engine::look(settings));
+    found.extend(backend::look(settings));
     let how = ask(settings);
     match &how {
         Ok(how) => found.extend(how::judge(how, settings, now.wall)),
@@ -136,9 +136,9 @@ fn set(settings: &Settings) -> Vec<Finding> {
         }
     };
     let Settings {
-        engine, namespace, ..
+        backend, namespace, ..
     } = settings;
-    let what = format!("this node is {name}, its fleet '{namespace}', its engine {engine}");
+    let what = format!("this node is {name}, its fleet '{namespace}', its backend {backend}");
     found.push(Finding::ok("settings", what));
     found.push(match settings.rules() {
         Ok(rules) if rules.accept.from.is_empty() && rules.accept.on_behalf.is_empty() => {
@@ -156,14 +156,14 @@ fn set(settings: &Settings) -> Vec<Finding> {
     });
     if let Some(group) = &settings.slots_group {
         let limit = settings.slots_limit;
-        found.push(if settings.engine.supports_slots() {
+        found.push(if settings.backend.supports_slots() {
             let what = format!("runs wait for a slot of group '{group}', which has {limit}");
             Finding::ok("slots", what)
         } else {
             Finding::error("slots", NO_PLACES, "use etcd, or leave slots_group out")
         });
     }
-    if !settings.engine.supports_slots() && settings.locks().is_ok_and(|all| !all.is_empty()) {
+    if !settings.backend.supports_slots() && settings.locks().is_ok_and(|all| !all.is_empty()) {
         let to_do = "use etcd, or take the locks away";
         found.push(Finding::error("locks", NO_LOCKS, to_do));
     }
@@ -238,20 +238,20 @@ fn trust(settings: &Settings) -> Finding {
         .collect();
     let runs = runs.join(" ");
     match (settings.trust, settings.tls) {
-        (Trust::Engine, _) => Finding::warning(
+        (Trust::Backend, _) => Finding::warning(
             "trust",
             format!(
-                "trust = \"engine\": nothing is signed; whoever can write to the engine can have this node run '{runs}', in anybody's name"
+                "trust = \"backend\": nothing is signed; whoever can write to the backend can have this node run '{runs}', in anybody's name"
             ),
             "set trust = \"puppet\" once the nodes have certificates; without a Puppet server 'again-fleet ca' makes them",
         ),
         (Trust::Puppet, true) => Finding::ok(
             "trust",
-            "every trigger is verified by its sender's Puppet certificate, whoever holds the engine",
+            "every trigger is verified by its sender's Puppet certificate, whoever holds the backend",
         ),
         (Trust::Puppet, false) => Finding::warning(
             "trust",
-            "every trigger is verified by its sender's Puppet certificate, but tls = false: whoever is on the way to the engine can read and drop them",
+            "every trigger is verified by its sender's Puppet certificate, but tls = false: whoever is on the way to the backend can read and drop them",
             "set tls = true",
         ),
     }
@@ -370,8 +370,8 @@ mod tests {
         fs::create_dir_all(&ca).expect("made");
         let line = "0x0004 2026-01-01T00:00:00UTC 2031-01-01T00:00:00UTC /CN=root\n";
         fs::write(ca.join("inventory.txt"), line).expect("written");
-        let finds = |engine: &str, tls: &str| {
-            let variables = [("CERTNAME", "web1"), ("ENGINE", engine), ("TLS", tls)];
+        let finds = |backend: &str, tls: &str| {
+            let variables = [("CERTNAME", "web1"), ("BACKEND", backend), ("TLS", tls)];
             let variables =
                 variables.map(|(name, value)| (format!("AGAIN_FLEET_{name}").into(), value.into()));
             let around = Surroundings {

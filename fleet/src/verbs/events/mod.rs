@@ -13,9 +13,9 @@ use self::draw::{Form, Told};
 use super::watching::{self, Seen};
 use super::{Exit, Problem};
 use crate::cli;
-use crate::engine::{Change, Value};
+use crate::backend::{Change, Value};
 use crate::seal::Seals;
-use crate::settings::{self, Engine, Flags, Settings, Surroundings};
+use crate::settings::{self, Backend, Flags, Settings, Surroundings};
 use crate::wire::event::Batch;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
@@ -24,13 +24,13 @@ use crate::wire::name::Namespace;
 const LISTED_AGAIN: u32 = 0;
 /// How many events are put in order before they are shown; of more than these the oldest are not.
 const MOST: usize = 200_000;
-/// How long a run is remembered, milliseconds: longer than the engine holds its events.
+/// How long a run is remembered, milliseconds: longer than the backend holds its events.
 const REMEMBERED: u64 = 3 * 3_600_000;
 
 /// Shows events.
 ///
 /// # Errors
-/// The engine cannot be asked, or this node has no certificate to ask with.
+/// The backend cannot be asked, or this node has no certificate to ask with.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let mut shown = Shown::new(&settings, args)?;
@@ -47,7 +47,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<
 /// What was shown, and how the rest will be.
 struct Shown {
     seals: Seals,
-    engine: Engine,
+    backend: Backend,
     namespace: Namespace,
     prefix: String,
     form: Form,
@@ -68,7 +68,7 @@ impl Shown {
         };
         Ok(Shown {
             seals: Seals::new(settings).map_err(Problem::Failed)?,
-            engine: settings.engine,
+            backend: settings.backend,
             namespace,
             prefix,
             form: Form::new(args, Look::of_this_process()),
@@ -85,8 +85,8 @@ impl Shown {
             Seen::Changed(Change::Removed { .. }) => Ok(()),
             Seen::All => self.in_order(),
             Seen::Lost(lost) => {
-                let engine = self.engine;
-                complain(&format!("again-fleet: {engine} {lost}; it is tried again"));
+                let backend = self.backend;
+                complain(&format!("again-fleet: {backend} {lost}; it is tried again"));
                 Ok(())
             }
         }

@@ -1,4 +1,4 @@
-//! `again-fleet nodes --follow`: the engine is asked, and what changes is drawn on a terminal, or told line by line.
+//! `again-fleet nodes --follow`: the backend is asked, and what changes is drawn on a terminal, or told line by line.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -20,11 +20,11 @@ use super::super::watching::{self, Place, Seen};
 use super::super::{Exit, Problem, clock};
 use super::live::{Live, Stands, news};
 use super::roster::Columns;
-use crate::engine::{Change, Value};
+use crate::backend::{Change, Value};
 use crate::policy::select::Selection;
 use crate::policy::slots::Standing;
 use crate::seal::Seals;
-use crate::settings::{Engine, Settings};
+use crate::settings::{Backend, Settings};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
@@ -110,7 +110,7 @@ async fn any(signals: &mut [Signal]) -> usize {
 /// What is watched. On NATS nobody shares slots.
 fn places(settings: &Settings) -> Vec<Place> {
     let slots = settings
-        .engine
+        .backend
         .supports_slots()
         .then_some((Prefix::AllSlots, 1));
     let all = [(Prefix::Nodes, SELDOM)].into_iter().chain(slots);
@@ -134,7 +134,7 @@ impl Out {
     }
 }
 
-/// How it is with the engine.
+/// How it is with the backend.
 enum Link {
     Asked,
     Here,
@@ -143,7 +143,7 @@ enum Link {
 
 /// What is known, and what of it is shown.
 struct View {
-    engine: Engine,
+    backend: Backend,
     namespace: Namespace,
     seals: Seals,
     selection: Selection,
@@ -165,7 +165,7 @@ impl View {
         let seals = Seals::new(settings).map_err(Problem::Failed)?;
         let drawn = |terminal| Out::Drawn(terminal, Frame::default(), Columns::default());
         Ok(View {
-            engine: settings.engine,
+            backend: settings.backend,
             namespace: settings.namespace.clone(),
             seals,
             selection,
@@ -222,8 +222,8 @@ impl View {
         self.live.judge(walltime(), self.skew);
         let before = std::mem::replace(&mut self.link, Link::Here);
         if let (Link::Away(..), Out::Told(Some(_))) = (before, &self.out) {
-            let (engine, counts) = (self.engine, self.live.counts(&self.selection));
-            say(&format!("again-fleet: {engine} is reached again: {counts}"))?;
+            let (backend, counts) = (self.backend, self.live.counts(&self.selection));
+            say(&format!("again-fleet: {backend} is reached again: {counts}"))?;
         }
         self.show()
     }
@@ -237,8 +237,8 @@ impl View {
         self.is_new = true;
         self.link = Link::Away(walltime(), why.to_owned());
         if let Out::Told(_) = self.out {
-            let (engine, why) = (self.engine, clean(why));
-            say(&format!("again-fleet: {engine} {why}; it is tried again"))?;
+            let (backend, why) = (self.backend, clean(why));
+            say(&format!("again-fleet: {backend} {why}; it is tried again"))?;
         }
         Ok(())
     }
@@ -350,15 +350,15 @@ impl View {
         let (now, look) = (walltime(), Look::of_this_process());
         terminal.is_quiet();
         let [rows, width] = terminal.size();
-        let engine = self.engine;
+        let backend = self.backend;
         let counts = || self.live.counts(&self.selection);
         let (tone, counts, why) = match &self.link {
-            Link::Asked => (Tone::Heading, format!("{engine} is asked"), None),
+            Link::Asked => (Tone::Heading, format!("{backend} is asked"), None),
             Link::Here => (Tone::Heading, counts(), None),
             Link::Away(since, why) => {
                 let since = clock(*since, now);
-                let why = format!("{engine} {}; it is tried again", clean(why));
-                let words = format!("{engine} is away since {since}; before: {}", counts());
+                let why = format!("{backend} {}; it is tried again", clean(why));
+                let words = format!("{backend} is away since {since}; before: {}", counts());
                 (
                     Tone::Attention,
                     words,

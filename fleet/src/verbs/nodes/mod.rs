@@ -1,6 +1,6 @@
 //! `again-fleet nodes`: who is there, and what each node tells of itself; and `again-fleet forget`.
 
-/// `--follow`: asks the engine, and shows what changes.
+/// `--follow`: asks the backend, and shows what changes.
 mod follow;
 /// What is worth a look.
 mod live;
@@ -25,7 +25,7 @@ use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::shown;
 
 impl Roster {
-    /// As the service of this node sees it in the engine now, or saw it last.
+    /// As the service of this node sees it in the backend now, or saw it last.
     ///
     /// # Errors
     /// It cannot be asked, or neither sees it nor has seen it before.
@@ -55,7 +55,7 @@ impl Roster {
 /// Shows them.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the engine and has no last inventory.
+/// The service could not be asked, or does not see the backend and has no last inventory.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let selection = args.select.selection();
@@ -95,7 +95,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
 /// Removes what a node has told.
 ///
 /// # Errors
-/// It is there, or has told nothing, or the engine does not do it.
+/// It is there, or has told nothing, or the backend does not do it.
 pub fn forget(flags: &Flags, around: &Surroundings, args: &Forget) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     done(&settings, &Question::Forget(args.node.clone()))?;

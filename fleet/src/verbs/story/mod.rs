@@ -104,7 +104,7 @@ fn nothing(id: Option<&Id>, part: Option<String>) -> String {
         return format!("{what} in what was read, which is not everything: {part}");
     }
     format!(
-        "{what}: stories are kept for a day, and 'again-fleet check' tells whether the engine is reached"
+        "{what}: stories are kept for a day, and 'again-fleet check' tells whether the backend is reached"
     )
 }
 

@@ -15,7 +15,7 @@ Puppet::Type.newtype(:again_events) do
     refresh is a line in a spool file, from where the service takes it; the last line tells how the run ended. `types`, `titles`, `tags` and
     `only` say which events are told: those that fit all that are set. The last line is always written.
 
-    It never changes anything, tells nothing under noop, and no run fails by it. None waits for the service or the engine; the program again is
+    It never changes anything, tells nothing under noop, and no run fails by it. None waits for the service or the backend; the program again is
     asked once who asked for the run, and has two seconds.
   DOC
 

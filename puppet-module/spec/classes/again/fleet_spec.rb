@@ -111,7 +111,7 @@ describe 'common::again::fleet' do
 
       it 'writes what is set, and no defaults of the program' do
         expect(written).to eq(<<~TOML)
-          engine = "etcd"
+          backend = "etcd"
           endpoints = ["etcd1.example.com"]
           tls = true
           certname = "lb1.example.com"
@@ -213,7 +213,7 @@ describe 'common::again::fleet' do
     end
 
     context 'on NATS' do
-      let(:params) { least.merge(slots: slots, engine: 'nats') }
+      let(:params) { least.merge(slots: slots, backend: 'nats') }
 
       it { is_expected.to compile.and_raise_error(%r{slots need etcd: on NATS a key that is renewed loses its place}) }
     end
@@ -235,7 +235,7 @@ describe 'common::again::fleet' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
     let(:params) do
       least.merge(
-        engine: 'nats', tls: false, namespace: 'test', certname: 'lb', certificates: { key: '/own/key.pem', revocation: 'leaf' }, operators: ['pp_role=admin'],
+        backend: 'nats', tls: false, namespace: 'test', certname: 'lb', certificates: { key: '/own/key.pem', revocation: 'leaf' }, operators: ['pp_role=admin'],
         accept_for: { 'puppet.example.com' => ['web*.example.com'] }, run_cmd: 'puppet apply  /etc/site.pp', cwd: '/etc/puppet', published_facts: %w[role],
         ttl: '010', skew: '2m', spread: '100ms', hop_limit: 3, cap_share: 25, firing_group: 'puppet', user: 'carrier',
         pam_service: 'login', binary: '/opt/again-fleet'
@@ -253,7 +253,7 @@ describe 'common::again::fleet' do
     it 'writes all of it' do
       is_expected.to contain_file('/etc/again-fleet.toml').with_content(<<~TOML)
         # Written by Puppet (common::again::fleet): changes made here do not last.
-        engine = "nats"
+        backend = "nats"
         endpoints = ["etcd1.example.com"]
         tls = false
         namespace = "test"
@@ -289,9 +289,9 @@ describe 'common::again::fleet' do
     end
   end
 
-  context 'with trust in the engine' do
+  context 'with trust in the backend' do
     let(:facts) { SYSTEMS['debian-12'].merge(fleet_fact) }
-    let(:params) { least.merge(trust: 'engine') }
+    let(:params) { least.merge(trust: 'backend') }
 
     it { is_expected.to compile.with_all_deps }
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^LoadCredential=key:/ssl/key\.pem$}) }
@@ -325,13 +325,13 @@ describe 'common::again::fleet' do
 
   context 'without certificates' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT) }
-    let(:params) { least.merge(trust: 'engine', tls: false, endpoints: ['localhost:2379']) }
+    let(:params) { least.merge(trust: 'backend', tls: false, endpoints: ['localhost:2379']) }
 
     it { is_expected.to compile.with_all_deps }
     it { is_expected.not_to contain_service('again-fleet-certificate.path') }
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet-certificate.path').with_ensure('absent') }
     it { is_expected.to contain_file('/etc/systemd/system/again-fleet.service').without_content(%r{Credential}) }
-    it { expect(written).to include("certname = \"lb1.example.com\"\ntrust = \"engine\"\n") }
+    it { expect(written).to include("certname = \"lb1.example.com\"\ntrust = \"backend\"\n") }
   end
 
   context 'with a helper from elsewhere' do

@@ -111,7 +111,7 @@ describe 'common::again::lock' do
   end
 
   context 'over NATS' do
-    let(:fleet) { "#{super()}, engine => 'nats'" }
+    let(:fleet) { "#{super()}, backend => 'nats'" }
 
     it { is_expected.to compile.and_raise_error(%r{common::again::lock: 'db-master': locks need etcd: on NATS a key that is renewed loses its place}) }
   end

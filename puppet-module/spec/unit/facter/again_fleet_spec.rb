@@ -80,7 +80,7 @@ describe 'the fact again_fleet' do
     lock('a', '{}')
     ENV.delete('AGAIN_FLEET_LOCKS_DIR')
     ENV['AGAIN_FLEET_CONFIG'] = "#{@dir}/fleet.toml"
-    File.write("#{@dir}/fleet.toml", "engine = \"etcd\"\nlocks_dir = \"#{@dir}/locks\"\n")
+    File.write("#{@dir}/fleet.toml", "backend = \"etcd\"\nlocks_dir = \"#{@dir}/locks\"\n")
     expect(fact['locks'].keys).to eq(['a'])
     expect(File.read("#{@dir}/words")).to eq("locks --own --json\n")
   end

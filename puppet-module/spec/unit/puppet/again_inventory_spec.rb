@@ -91,7 +91,7 @@ describe 'the type again_inventory' do
     catalog.add_resource(exec, trigger, type.new(name: 'this node', program: program))
     catalog.host_config = true
     Puppet::Util.withenv('PATH' => "#{scratch}:#{ENV.fetch('PATH')}") { catalog.apply }
-    expect(asked).to eq(['tell', 'trigger --engine=etcd --name=x --to=lb1'])
+    expect(asked).to eq(['tell', 'trigger --backend=etcd --name=x --to=lb1'])
   end
 
   it 'warns where it cannot, and fails nothing' do

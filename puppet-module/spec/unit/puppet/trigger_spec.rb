@@ -78,7 +78,7 @@ describe 'the type trigger' do
       'a ttl that is no duration' => [{ hosts: 'a', ttl: -1 }, %r{-1 is not a duration}],
       'none at once' => [{ hosts: 'a', at_once: 0 }, %r{0 is not a number of nodes}],
       'a provider command without a command' => [{ hosts: 'a', provider: :command }, %r{needs a command}],
-      'a command for an engine' => [{ hosts: 'a', command: ['/bin/echo', '%{hosts}'] }, %r{a command needs provider => command}],
+      'a command for a backend' => [{ hosts: 'a', command: ['/bin/echo', '%{hosts}'] }, %r{a command needs provider => command}],
       'a command by its name alone' => [{ hosts: 'a', provider: :command, command: ['mco', '%{hosts}'] }, %r{has to begin with an absolute path}],
       'a command that names no host' => [{ hosts: 'a', provider: :command, command: ['/bin/echo'] }, %r{neither %\{host\} nor %\{hosts\}}],
       'what the provider command cannot do' => [
@@ -132,7 +132,7 @@ describe 'the type trigger' do
   it 'fires over etcd, unless another provider is named' do
     fire(hosts: %w[lb2 lb1])
     expect(arguments).to eq(
-      ['trigger', '--engine=etcd', '--name=refresh load balancers', '--to=lb1', '--to=lb2'],
+      ['trigger', '--backend=etcd', '--name=refresh load balancers', '--to=lb1', '--to=lb2'],
     )
     expect(lines(:notice)).to include('again-fleet: delivered to etcd for 1 node: lb1 (id 0)')
   end
@@ -140,21 +140,21 @@ describe 'the type trigger' do
   it 'hands over every parameter' do
     fire(hosts: 'lb1', delta: 30, ttl: '2h', wait: true, provider: :nats)
     expect(arguments).to eq(
-      ['trigger', '--engine=nats', '--name=refresh load balancers', '--to=lb1', '--delta=30', '--ttl=2h', '--wait'],
+      ['trigger', '--backend=nats', '--name=refresh load balancers', '--to=lb1', '--delta=30', '--ttl=2h', '--wait'],
     )
   end
 
   it 'asks for a rolling run' do
     fire(where: 'role=shop', at_once: '5', stop_after_failures: 2)
     expect(arguments).to eq(
-      ['trigger', '--engine=etcd', '--name=refresh load balancers', '--where=role=shop', '--at-once=5', '--stop-after-failures=2'],
+      ['trigger', '--backend=etcd', '--name=refresh load balancers', '--where=role=shop', '--at-once=5', '--stop-after-failures=2'],
     )
   end
 
   it 'has nodes selected' do
     fire(where: { 'role' => 'lb', 'load' => 2 }, class: ['Profile::Lb', '::x'], environment: 'production')
     expect(arguments).to eq(
-      ['trigger', '--engine=etcd', '--name=refresh load balancers', '--where=role=lb', '--where=load=2', '--class=profile::lb', '--class=x', '--environment=production'],
+      ['trigger', '--backend=etcd', '--name=refresh load balancers', '--where=role=lb', '--where=load=2', '--class=profile::lb', '--class=x', '--environment=production'],
     )
   end
 
@@ -165,7 +165,7 @@ describe 'the type trigger' do
 
   it 'has nodes selected besides those that are named' do
     fire(hosts: [], where: ['uptime>10', 'hostname=~^web'])
-    expect(arguments).to eq(['trigger', '--engine=etcd', '--name=refresh load balancers', '--where=uptime>10', '--where=hostname=~^web'])
+    expect(arguments).to eq(['trigger', '--backend=etcd', '--name=refresh load balancers', '--where=uptime>10', '--where=hostname=~^web'])
   end
 
   describe 'with after_run' do
@@ -176,7 +176,7 @@ describe 'the type trigger' do
 
     it 'fires when everything else is applied' do
       fire(hosts: 'lb1', after_run: true, and_then: last)
-      expect(arguments).to eq(['last', 'trigger', '--engine=etcd', '--name=refresh load balancers', '--to=lb1'])
+      expect(arguments).to eq(['last', 'trigger', '--backend=etcd', '--name=refresh load balancers', '--to=lb1'])
       expect(lines(:notice)).to include('again-fleet: delivered to etcd for 1 node: lb1 (id 0)')
     end
 

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 Puppet::Type.type(:trigger).provide(:command) do
-  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. It has none of the promises of an engine: what the program loses is lost.'
+  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. It has none of the promises of a backend: what the program loses is lost.'
 
   # Runs the command, and logs what it prints.
   #

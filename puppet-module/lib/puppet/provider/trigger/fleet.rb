@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# What fires over an engine, whatever the engine: by the program again-fleet, which speaks to the node's service.
+# What fires over a backend, whatever the backend: by the program again-fleet, which speaks to the node's service.
 Puppet::Type.type(:trigger).provide(:fleet) do
-  desc 'What the providers of the engines share. Not to be chosen.'
+  desc 'What the providers of the backends share. Not to be chosen.'
 
   confine true: false
 
@@ -62,7 +62,7 @@ Puppet::Type.type(:trigger).provide(:fleet) do
     hosts = Array(resource[:hosts]).map { |host| "--to=#{host}" }
     limits = %i[delta ttl at_once stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
     wait = ['--wait'] if resource.wait?
-    ["--engine=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *limits, *wait]
+    ["--backend=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *limits, *wait]
   end
 
   private
