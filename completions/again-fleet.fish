@@ -42,7 +42,7 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "locks" -d '
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Pass a lock on to another candidate'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "ca" -d 'Make certificates for nodes that have no Puppet server'
-complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "tell" -d 'Tell the fleet of this node; called by the resource type again_inventory'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand serve" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F

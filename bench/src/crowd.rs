@@ -1,4 +1,4 @@
-//! A thousand nodes on one etcd, on this machine: the service of each is a process of its own, with a certificate of its own. Root's side
+//! A thousand nodes on one etcd, on this machine: the service of each is a process of its own, with a certificate of its own. The executor
 //! of each is played by this program, which takes everything at once, for what runs then is a node's own affair.
 
 use std::fs;
@@ -358,7 +358,7 @@ fn take_all(listener: &UnixListener, tell: &Sender<u64>, runs: &AtomicBool) {
             .map_err(anyhow::Error::from)
             .and_then(|stream| serve(stream, tell, runs.load(Ordering::Relaxed)));
         if let Err(e) = served {
-            eprintln!("bench: root's side: {e}");
+            eprintln!("bench: the executor: {e}");
         }
     }
 }

@@ -36,7 +36,7 @@ pub fn program() -> String {
 pub struct Scene {
     pub dir: PathBuf,
     port: u16,
-    /// etcd, and for each node root's side and the service.
+    /// etcd, and for each node the executor and the service.
     pub cast: Vec<Ended>,
 }
 

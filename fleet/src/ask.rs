@@ -220,7 +220,7 @@ pub struct How {
     pub failures: Vec<Failure>,
     /// What waits to be sent.
     pub outbox: Waiting,
-    /// Why root's side did not answer when it was asked last; nothing if it did.
+    /// Why the executor did not answer when it was asked last; nothing if it did.
     pub take: Option<String>,
     /// How much was turned away since it began: registers and results that are not what they should be, or not from whom this node
     /// listens to.

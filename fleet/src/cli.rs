@@ -69,7 +69,7 @@ pub enum Command {
     Check(Check),
     /// Make certificates for nodes that have no Puppet server
     Ca(Ca),
-    /// Verify triggers that the service hands over, and have them run; started by again-fleet-take.socket
+    /// Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket
     Take(Take),
     /// Call the programs of rules; started by again-fleet-calls.path
     #[command(hide = true)]
@@ -349,7 +349,7 @@ pub enum CaCommand {
     },
 }
 
-/// `again-fleet take`.
+/// `again-fleet executor`.
 #[derive(Debug, Args)]
 pub struct Take {
     /// End when nobody has asked for so long

@@ -1,4 +1,4 @@
-//! The language between the service and root's side: values of `to/`, and events that met a rule, go in, together; an outcome for each comes back.
+//! The language between the service and the executor: values of `to/`, and events that met a rule, go in, together; an outcome for each comes back.
 //!
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
 //! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
@@ -217,7 +217,7 @@ pub fn length(head: &[u8]) -> Result<usize, Malformed> {
 /// It is none.
 pub fn answers(count: usize, rest: &[u8]) -> Result<Vec<Answer>, Malformed> {
     let read: Vec<Answer> = serde_json::from_slice(rest)
-        .map_err(|e| Malformed::new(format!("root's side answered what is no answer: {e}")))?;
+        .map_err(|e| Malformed::new(format!("the executor answered what is no answer: {e}")))?;
     read.iter()
         .filter_map(|one| one.ran.as_ref())
         .try_for_each(Ran::check)?;
@@ -226,7 +226,7 @@ pub fn answers(count: usize, rest: &[u8]) -> Result<Vec<Answer>, Malformed> {
     }
     let given = read.len();
     Err(Malformed::new(format!(
-        "root's side gave {given} answers for {count} values"
+        "the executor gave {given} answers for {count} values"
     )))
 }
 
@@ -245,7 +245,7 @@ fn number(magic: &[u8; 4], head: &[u8]) -> Result<usize, Malformed> {
         _ => Err(crate::wire::other_version(
             magic,
             head,
-            "the language of 'again-fleet take'",
+            "the language of 'again-fleet executor'",
         )),
     }
 }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads a question as root's side does, from bytes.
+    /// Reads a question as the executor does, from bytes.
     fn read(question: &[u8]) -> Result<Vec<Vec<u8>>, Malformed> {
         let short = || Malformed::new("short");
         let (head, rest) = question.split_at_checked(HEAD).ok_or_else(short)?;
@@ -296,12 +296,12 @@ mod tests {
         for head in [b"AGT2\0\0\0\x01", b"AGW2\0\0\0\x01", b"AGM2\0\0\0\x01"] {
             assert_eq!(
                 asked(head).expect_err("newer").to_string(),
-                "version 2 of the language of 'again-fleet take': this program knows version 1"
+                "version 2 of the language of 'again-fleet executor': this program knows version 1"
             );
         }
         assert_eq!(
             asked(b"garbage!").expect_err("garbage").to_string(),
-            "that is not the language of 'again-fleet take'"
+            "that is not the language of 'again-fleet executor'"
         );
         assert!(asked(b"AGT1\0\0\0").is_err());
         assert!(length(b"AGA1\x7f\0\0\0").is_err());

@@ -8,7 +8,7 @@ pub mod ask;
 pub mod cli;
 /// The store between the nodes.
 pub mod backend;
-/// The language between the service and root's side.
+/// The language between the service and the executor.
 pub mod handover;
 /// What `again` prints.
 mod helper;
@@ -29,8 +29,8 @@ pub mod settings;
 pub mod spool;
 /// The service, one step at a time.
 pub mod step;
-/// Root's side.
-pub mod take;
+/// The executor.
+pub mod executor;
 /// What Puppet and people call.
 pub mod verbs;
 /// What stands in the backend, as bytes.
@@ -47,7 +47,7 @@ use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 use settings::{Flags, Surroundings};
-use take::Taker;
+use executor::Executor;
 use verbs::{Exit, Problem};
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.
@@ -107,15 +107,15 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
             Ok(Exit::Done)
         }
         Command::Take(take) => {
-            let mut taker = Taker::new(flags, around);
+            let mut taker = Executor::new(flags, around);
             let idle = Duration::from_nanos(take.idle.nanos());
-            take::socket::attend(&take::socket::passed()?, &mut taker, idle)?;
+            executor::socket::attend(&executor::socket::passed()?, &mut taker, idle)?;
             Ok(Exit::Done)
         }
         Command::Call(call) => {
             let settings = settings::settings(&flags, &around)?;
             let idle = Duration::from_nanos(call.idle.nanos());
-            take::caller::work(&settings.state_dir, idle).map_err(Problem::Failed)?;
+            executor::caller::work(&settings.state_dir, idle).map_err(Problem::Failed)?;
             Ok(Exit::Done)
         }
         Command::Trigger(args) => verbs::trigger::main(&flags, &around, &args),

@@ -25,7 +25,7 @@ fn namespace() -> Namespace {
     "test".parse().expect("a namespace")
 }
 
-/// What the service sends to root's side, what comes back, and what the helper is told.
+/// What the service sends to the executor, what comes back, and what the helper is told.
 pub fn handed_over(text: &[u8]) {
     let (head, rest) = text.split_at(text.len().min(handover::HEAD));
     if let Ok(handover::Asked::Take(count)) = handover::asked(head) {

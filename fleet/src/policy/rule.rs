@@ -1,6 +1,6 @@
 //! PURE: which events of other nodes this node reacts to, and the trigger that such an event is.
 //!
-//! An event that meets a rule is a trigger which the node of the event signed with it. The service and root's side make it by the same
+//! An event that meets a rule is a trigger which the node of the event signed with it. The service and the executor make it by the same
 //! function of the same signed batch, so that it is the same for both, and each time.
 
 use again_base::model::Span;

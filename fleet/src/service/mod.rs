@@ -1,4 +1,4 @@
-//! The service of a node: it carries triggers to and from the backend, and hands those for this node to root's side. One thread;
+//! The service of a node: it carries triggers to and from the backend, and hands those for this node to the executor. One thread;
 //! what it decides is decided in [`crate::step`].
 
 /// The timer.
@@ -39,9 +39,9 @@ mod positions;
 mod reactions;
 /// Requests that wait on disk.
 mod requests;
-/// The way to root's side.
-mod root;
-/// When root's side is asked what became of triggers.
+/// The way to the executor.
+mod executor;
+/// When the executor is asked what became of triggers.
 mod runs;
 /// Who waits for a slot.
 mod slots;

@@ -13,7 +13,7 @@ use crate::wire::key::Key;
 
 /// How many bytes of batches wait here together.
 const MOST_BYTES: usize = 16 << 20;
-/// How many places are known to be settled. Of more, root's side knows it.
+/// How many places are known to be settled. Of more, the executor knows it.
 const MOST_SETTLED: usize = 20_000;
 /// How much is said once and remembered.
 const MOST_SAID: usize = 1000;
@@ -76,7 +76,7 @@ impl Reactions {
         if held + bytes.len() > MOST_BYTES {
             let most = MOST_BYTES >> 20;
             self.say(format!(
-                "more than {most} MiB of events wait for root's side, or for what their nodes tell of themselves; others pass until the backend is reached anew"
+                "more than {most} MiB of events wait for the executor, or for what their nodes tell of themselves; others pass until the backend is reached anew"
             ));
             return None;
         }

@@ -1,4 +1,4 @@
-//! An event that met a rule, as the service hands it over to root's side: the rule's name, which event of which batch, and what the
+//! An event that met a rule, as the service hands it over to the executor: the rule's name, which event of which batch, and what the
 //! node told of itself where the rule asks for that. Batch and inventory are as their node signed them; the rest is nobody's word.
 
 use std::sync::Arc;

@@ -101,7 +101,7 @@ pub fn are_seen_elsewhere(fleet: &Fleet) {
     };
     assert!(found("Service.httpd") > 0);
     assert_eq!(found("planted"), 0);
-    // All of it has left the node, and root's side has marked the files, which the service cannot.
+    // All of it has left the node, and the executor has marked the files, which the service cannot.
     fleet.web1.wait_until("marked files", 60, || {
         let left = fleet.web1.sh("ls /var/spool/again-fleet");
         left.lines()

@@ -90,13 +90,13 @@ fn capped(fleet: &Fleet) {
 fn clock_is_off(fleet: &Fleet) {
     let clock = |offset: &str| fleet.lb1.write("/etc/faketimerc", offset);
     clock("-1h");
-    for side in ["again-fleet.service", "again-fleet-take.service"] {
+    for side in ["again-fleet.service", "again-fleet-executor.service"] {
         let file = format!("/etc/systemd/system/{side}.d/clock.conf");
         fleet.lb1.write(&file, OTHER_CLOCK);
     }
     fleet
         .lb1
-        .sh("systemctl daemon-reload; systemctl stop again-fleet-take.service; systemctl restart again-fleet.service");
+        .sh("systemctl daemon-reload; systemctl stop again-fleet-executor.service; systemctl restart again-fleet.service");
     let waits = Waits::new(fleet, "");
     waits.is_told("lb1.test: held: fired at ");
     waits.is_told(" by the clock of web1.test, here it is ");
@@ -115,6 +115,6 @@ fn clock_is_off(fleet: &Fleet) {
     fleet.is_settled();
     fleet.lb1.sh(
         "rm /etc/systemd/system/again-fleet*.service.d/clock.conf; systemctl daemon-reload
-        systemctl stop again-fleet-take.service; systemctl restart again-fleet.service",
+        systemctl stop again-fleet-executor.service; systemctl restart again-fleet.service",
     );
 }

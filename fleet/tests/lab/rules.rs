@@ -120,7 +120,7 @@ fn two_rules_that_react_to_each_other_end(fleet: &Fleet) {
     applied(&fleet.web1, "/root/run.pp", &[]);
     let circle = "over 3 hops: web1.test -> lb1.test -> web1.test ...";
     fleet.web1.wait_until("the circle", 90, || {
-        let log = fleet.web1.log_of("again-fleet-take.service");
+        let log = fleet.web1.log_of("again-fleet-executor.service");
         log.contains(circle).then_some(())
     });
     // One of web1's two is the run above, which no trigger started.

@@ -1,4 +1,4 @@
-# In the place of the service, with its user, its certificate and its sandbox: tells what it can do, and hands over to root's side whatever
+# In the place of the service, with its user, its certificate and its sandbox: tells what it can do, and hands over to the executor whatever
 # is put into its directory.
 require 'json'
 require 'socket'
@@ -20,7 +20,7 @@ saw = {
   seccomp: status[/Seccomp:\s+(\d)/, 1],
   credentials: %w[CERT KEY CA CRL].map { |name| File.read(ENV.fetch("AGAIN_FLEET_#{name}")).lines.first.chomp },
   fired: UNIXServer.for_fd(3).local_address.unix_path,
-  reads_numbers: may? { Dir.children('/var/lib/again-fleet/take') },
+  reads_numbers: may? { Dir.children('/var/lib/again-fleet/executor') },
   reads_shadow: may? { File.read('/etc/shadow') },
   writes_programs: may? { File.write('/usr/local/bin/x', '') },
   writes_settings: may? { File.write('/etc/again-fleet.toml', '') },
@@ -35,7 +35,7 @@ loop do
   if File.exist?('question')
     question = [File.read('question')].pack('H*')
     File.delete('question')
-    answer = UNIXSocket.open('/run/again-fleet/take') do |root|
+    answer = UNIXSocket.open('/run/again-fleet/executor') do |root|
       root.write(question)
       root.read
     end

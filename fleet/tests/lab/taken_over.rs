@@ -1,5 +1,5 @@
 //! The two processes of a node on a booted machine, as the class `common::again::fleet` sets them up. A program stands in the place of
-//! the service, with its user, its certificate and its sandbox: one that was taken over. Root's side is the real one.
+//! the service, with its user, its certificate and its sandbox: one that was taken over. The executor is the real one.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 const TAKEN_OVER: &str = include_str!("taken-over.rb");
 
-/// Kills root's side as soon as it has answered.
+/// Kills the executor as soon as it has answered.
 const ASK_AND_KILL: &str = r#"
 require 'socket'
-UNIXSocket.open('/run/again-fleet/take') do |root|
+UNIXSocket.open('/run/again-fleet/executor') do |root|
   root.write([File.read('/root/question')].pack('H*'))
   answer = root.readpartial(100_000)
   Process.kill(:KILL, Integer(ARGV[0]))
@@ -96,7 +96,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What root's side answers to whoever is in the service's place.
+/// What the executor answers to whoever is in the service's place.
 fn hand_over(lab: &Lab, value: Vec<u8>) -> (String, String) {
     let question = ask(&[value]).expect("a question");
     let state = "/var/lib/again-fleet/serve";
@@ -127,7 +127,7 @@ fn executor_starts_only_signed_runs_outside_the_sandbox_and_its_units_come_and_g
 fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     let again = apply(lab, CLASS);
     assert!(again.starts_with("0: "), "{again}");
-    assert_eq!(lab.sh("systemctl is-active again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-certificate.path"), "active\n".repeat(4));
+    assert_eq!(lab.sh("systemctl is-active again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-certificate.path"), "active\n".repeat(4));
 
     let saw: Value =
         serde_json::from_str(&lab.read("/var/lib/again-fleet/serve/saw")).expect("what it saw");
@@ -187,12 +187,12 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
         );
     }
     assert_eq!(
-        lab.sh("stat -c '%U %a' /var/lib/again-fleet/take"),
+        lab.sh("stat -c '%U %a' /var/lib/again-fleet/executor"),
         "root 700\n"
     );
     assert!(lab.history().is_empty(), "{}", lab.history());
 
-    // The waiter outlives root's side, however soon that ends.
+    // The waiter outlives the executor, however soon that ends.
     let one = Trigger {
         delta: 2000,
         ..trigger("web1.test")
@@ -201,7 +201,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     lab.write("/root/question", &hex(&question));
     lab.write("/root/ask-and-kill", ASK_AND_KILL);
     let answer =
-        lab.sh("ruby /root/ask-and-kill \"$(systemctl show -P MainPID again-fleet-take.service)\"");
+        lab.sh("ruby /root/ask-and-kill \"$(systemctl show -P MainPID again-fleet-executor.service)\"");
     assert!(answer.contains("\"taken\""), "{answer}");
     let triggered = lab.wait_until("the run", 20, || {
         Some(lab.read("/var/log/look.triggered")).filter(|text| !text.is_empty())
@@ -230,8 +230,8 @@ fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
             "manage_boot_unit => false, pending => { 'scope' => 'never' }",
         ),
     );
-    let unit = "/etc/systemd/system/again-fleet-take.service.d/idle.conf";
-    let briefly = "[Service]\nExecStart=\nExecStart=/usr/local/bin/again-fleet take --idle 1s\n";
+    let unit = "/etc/systemd/system/again-fleet-executor.service.d/idle.conf";
+    let briefly = "[Service]\nExecStart=\nExecStart=/usr/local/bin/again-fleet executor --idle 1s\n";
     lab.write(unit, briefly);
     lab.sh("systemctl daemon-reload");
     let one = Trigger {
@@ -240,7 +240,7 @@ fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
     };
     assert_eq!(hand_over(&lab, by("web1.test", &one)).0, "taken");
     let is_active = || {
-        lab.exec(&["systemctl", "is-active", "again-fleet-take.service"])
+        lab.exec(&["systemctl", "is-active", "again-fleet-executor.service"])
             .out
     };
     lab.wait_until("the run", 20, || {
@@ -257,13 +257,13 @@ fn executor_starts_whenever_it_is_asked(lab: &Lab) {
         assert_eq!(outcome, "refused", "{n}: {why}");
         // More often than any start limit of systemd's allows.
         lab.sh(if n % 3 == 2 {
-            "systemctl kill -s KILL again-fleet-take.service"
+            "systemctl kill -s KILL again-fleet-executor.service"
         } else {
-            "systemctl stop again-fleet-take.service"
+            "systemctl stop again-fleet-executor.service"
         });
     }
     assert_eq!(
-        lab.sh("systemctl is-active again-fleet-take.socket"),
+        lab.sh("systemctl is-active again-fleet-executor.socket"),
         "active\n"
     );
 }

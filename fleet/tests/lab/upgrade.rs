@@ -54,7 +54,7 @@ ssl=/var/lib/puppet/ssl name=$(hostname)
   done
 } >/etc/systemd/system/again-fleet.service.d/certificates.conf
 systemctl daemon-reload
-systemctl enable --now again-fleet.socket again-fleet-take.socket again-fleet-calls.path again-fleet.service
+systemctl enable --now again-fleet.socket again-fleet-executor.socket again-fleet-calls.path again-fleet.service
 "#;
 
 /// Fires at the nodes that it is told about every second, each time under another name, and writes down what it was told.
@@ -70,9 +70,9 @@ done
 
 /// What a unit is, but for what comes and goes with work.
 const STANDING: &str = "
-systemctl show --property=Id,ActiveState,UnitFileState,FragmentPath again-fleet.service again-fleet.socket again-fleet-take.socket \
+systemctl show --property=Id,ActiveState,UnitFileState,FragmentPath again-fleet.service again-fleet.socket again-fleet-executor.socket \
   again-fleet-calls.path again-pending.path again-resume.service
-systemctl show --property=Id,ActiveEnterTimestampMonotonic again-fleet.socket again-fleet-take.socket again-fleet-calls.path
+systemctl show --property=Id,ActiveEnterTimestampMonotonic again-fleet.socket again-fleet-executor.socket again-fleet-calls.path
 ";
 
 /// The block of commands with this number, from 0, below this heading of the page.
@@ -414,7 +414,7 @@ fn starts_nothing(lab: &Lab, all: &[&Packages]) {
     for packages in all {
         packages.install(lab);
         let units =
-            "again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-calls.path";
+            "again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-calls.path";
         let states = lab.exec(&[
             "sh",
             "-c",
@@ -425,7 +425,7 @@ fn starts_nothing(lab: &Lab, all: &[&Packages]) {
     }
 }
 
-/// A waiter that has no scope of its own is in the control group of root's side, and would end with it.
+/// A waiter that has no scope of its own is in the control group of the executor, and would end with it.
 fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
     let lab = &node.lab;
     lab.sh("echo 'scope = \"never\"' >>/etc/again.toml");
@@ -446,16 +446,16 @@ fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
     };
     let pid = lab.wait_until("a waiter", 20, waiter);
     let group = lab.group_of(pid).unwrap_or_default();
-    assert!(group.ends_with("/again-fleet-take.service"), "{group}");
+    assert!(group.ends_with("/again-fleet-executor.service"), "{group}");
     to.install(lab);
     assert_eq!(waiter(), Some(pid));
     let runs = lab.wait_until("the run", 60, || {
         Some(lab.runs()).filter(|runs| runs.len() > before)
     });
     assert_eq!((runs.len(), runs[before].pid), (before + 1, pid));
-    // Root's side goes on as the new program once that has ended.
+    // The executor goes on as the new program once that has ended.
     let old = || {
-        lab.sh("readlink /proc/$(systemctl show --property=MainPID --value again-fleet-take.service)/exe || true")
+        lab.sh("readlink /proc/$(systemctl show --property=MainPID --value again-fleet-executor.service)/exe || true")
     };
     lab.wait_until("the end of the old program", 60, || {
         (!old().contains("deleted")).then_some(())
@@ -464,7 +464,7 @@ fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
 
 /// What somebody has stopped stays so.
 fn stays_stopped(lab: &Lab, to: &Packages) {
-    lab.sh("systemctl stop again-fleet.service again-fleet.socket again-fleet-take.socket again-fleet-take.service");
+    lab.sh("systemctl stop again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-executor.service");
     let stands = lab.sh(STANDING);
     to.install(lab);
     assert_eq!(lab.sh(STANDING), stands);

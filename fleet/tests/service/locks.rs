@@ -1,4 +1,4 @@
-//! Locks, over a real etcd: three candidates, each with a service, root's side, and a run that writes down what its service says of the lock.
+//! Locks, over a real etcd: three candidates, each with a service, the executor, and a run that writes down what its service says of the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The service as a process of its own, with real backends, certificates of a Puppet CA, root's side as another process, and the real
+//! The service as a process of its own, with real backends, certificates of a Puppet CA, the executor as another process, and the real
 //! helper. What it runs is a script that counts its runs, and where the outcome matters a real `puppet apply`.
 
 /// Senders that flood.
@@ -56,7 +56,7 @@ mod steady;
 mod straight;
 #[allow(
     dead_code,
-    reason = "what nodes tell of themselves is for the room of root's side"
+    reason = "what nodes tell of themselves is for the room of the executor"
 )]
 #[path = "../support/told.rs"]
 mod told;
@@ -263,7 +263,7 @@ fn a_backend_that_forgot_everything_gets_it_again() {
     assert_eq!(lb1.ran(), [one.id]);
 }
 
-/// Root's side may have taken it all the same; it knows the numbers.
+/// The executor may have taken it all the same; it knows the numbers.
 #[test]
 fn what_root_s_side_did_not_answer_is_handed_over_again() {
     let server = Server::start(Kind::Etcd);

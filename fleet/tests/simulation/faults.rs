@@ -68,10 +68,10 @@ pub fn strike(world: &mut World) {
             let sender = world.machines[other.expect("small")].name.clone();
             if world.dice.permille(300) {
                 world.promises.count("flooded");
-                crate::take::flood(world, n, &sender);
+                crate::executor::flood(world, n, &sender);
             } else if world.dice.permille(300) && world.backend.is_up {
                 world.promises.count("dated ahead");
-                crate::take::date_ahead(world, n, &sender);
+                crate::executor::date_ahead(world, n, &sender);
             }
         }
         10 => {

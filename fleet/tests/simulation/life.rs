@@ -187,7 +187,7 @@ impl World {
         if !self.machines[n].is_on {
             return;
         }
-        let answers = crate::take::take(self, n, batch);
+        let answers = crate::executor::take(self, n, batch);
         if self.life(n) == life {
             self.feed(
                 n,

@@ -16,7 +16,7 @@ mod network;
 mod promises;
 mod rolling;
 mod seal;
-mod take;
+mod executor;
 mod tool;
 mod world;
 

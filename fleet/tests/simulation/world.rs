@@ -24,7 +24,7 @@ use crate::facts::Reader;
 use crate::promises::Promises;
 use crate::rolling::Waiter;
 use crate::seal;
-use crate::take::Ledger;
+use crate::executor::Ledger;
 use crate::tool::Tool;
 use again_rig::Dice;
 

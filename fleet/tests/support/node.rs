@@ -1,4 +1,4 @@
-//! A node: its settings, its service as a process and root's side as another one, and the real helper with a state directory of its
+//! A node: its settings, its service as a process and the executor as another one, and the real helper with a state directory of its
 //! own. What a trigger runs is a script that counts its runs, or a real `puppet apply`.
 
 use std::fs;
@@ -321,7 +321,7 @@ impl Node {
         child
     }
 
-    /// Root's side, started when it is asked for the first time.
+    /// The executor, started when it is asked for the first time.
     pub fn take(&self) {
         self.take_with(&[]);
     }
@@ -408,7 +408,7 @@ impl Node {
         *self.take.lock().expect("alone") = Some(child);
     }
 
-    /// Ends root's side at once.
+    /// Ends the executor at once.
     pub fn kill_take(&self) {
         let mut child = self.take.lock().expect("alone").take().expect("it runs");
         child.kill().and_then(|()| child.wait()).expect("its end");

@@ -53,7 +53,7 @@ fn how() -> How {
     }
 }
 
-/// Has somebody listen in the place of the service and of root's side, and checks.
+/// Has somebody listen in the place of the service and of the executor, and checks.
 fn checked(node: &Node, how: How) -> (Done, Vec<Value>) {
     let _ = fs::remove_file(node.path("run/trigger"));
     let _ = fs::remove_file(node.path("run/take"));

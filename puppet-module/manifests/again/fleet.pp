@@ -2,7 +2,7 @@
 #   Makes this node one of a fleet, in which a change on one node can run Puppet on others
 #
 # Installs the program `again-fleet`, writes its settings, and starts its services: one that carries triggers between this node and the
-# backend, as a user of its own and sandboxed; and root's side, which verifies what comes and has `again` run it. A resource of the type
+# backend, as a user of its own and sandboxed; and the executor, which verifies what comes and has `again` run it. A resource of the type
 # `trigger` fires. The helper of the class `common::again` makes the runs, below its cap, and is included.
 #
 # Nodes prove who they are with their Puppet certificates, which the service is handed by systemd. `accept` says whose triggers this
@@ -195,10 +195,10 @@ class common::again::fleet (
   $unit_dir = '/etc/systemd/system'
   $share_dir = '/usr/local/share'
   $services = [
-    'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-take.service',
+    'again-fleet.service', 'again-fleet-certificate.path', 'again-fleet-enabled.path', 'again-fleet-executor.service',
     'again-fleet-calls.path', 'again-fleet-calls.service',
   ]
-  $sockets = ['again-fleet.socket', 'again-fleet-take.socket']
+  $sockets = ['again-fleet.socket', 'again-fleet-executor.socket']
   $binary_path = $binary.lest || {
     $managed ? {
       'package' => '/usr/bin/again-fleet',
@@ -384,8 +384,8 @@ class common::again::fleet (
     true    => {
       'again-fleet.service'             => { 'user' => $user, 'credentials' => $credentials } + $started,
       'again-fleet.socket'              => { 'group' => $firing_group },
-      'again-fleet-take.service'        => { 'pam' => $pam } + $started,
-      'again-fleet-take.socket'         => { 'user' => $user },
+      'again-fleet-executor.service'        => { 'pam' => $pam } + $started,
+      'again-fleet-executor.socket'         => { 'user' => $user },
       'again-fleet-certificate.path'    => { 'paths' => $credentials.values },
       'again-fleet-certificate.service' => {},
       'again-fleet-enabled.path'        => { 'state_dir' => $common::again::state_dir.lest || { '/var/lib/again' } },
@@ -497,7 +497,7 @@ class common::again::fleet (
       *       => $request_rights,
     }
 
-    # Root's side reads its settings for each question, and is not kept running.
+    # The executor reads its settings for each question, and is not kept running.
     service { $sockets:
       ensure   => 'running',
       enable   => true,
@@ -548,7 +548,7 @@ class common::again::fleet (
       notify  => Exec['again-fleet-rules'],
     }
 
-    # The service reads the rules anew, and goes on with what it is doing. Root's side reads them for each question.
+    # The service reads the rules anew, and goes on with what it is doing. The executor reads them for each question.
     exec { 'again-fleet-rules':
       * => $common::again::exec + {
         'command'     => ['/usr/bin/systemctl', 'try-reload-or-restart', 'again-fleet.service'],

@@ -63,7 +63,7 @@ describe 'common::again' do
 
           it 'starts a run as the cron of the system does' do
             pam = (os_facts[:os]['family'] == 'Debian') ? 'cron' : 'crond'
-            is_expected.to contain_file('/etc/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=#{pam}$})
+            is_expected.to contain_file('/etc/systemd/system/again-fleet-executor.service').with_content(%r{^PAMName=#{pam}$})
           end
         end
       end

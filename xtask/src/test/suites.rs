@@ -33,7 +33,7 @@ check   operator          4  25 | tests operator 4     | @puppet mandoc promethe
 test    morning           3  25 | tests/tools/morning --check | @puppet procps
 test    demo              3  25 | tests/tools/demo --check    | @puppet
 check   readme            3  25 | tests/tools/readme --check  | @puppet
-check   fleet-take        6  25 | fleet take 2         | @ca
+check   fleet-executor        6  25 | fleet take 2         | @ca
 check   cli               4  25 | tests cli 4          | binutils ruby
 check   style             4  25 | xtask style          |
 check   runner            1  25 | xtask-tests runner 2 |

@@ -10,7 +10,7 @@ use super::{Driver, Note, Reply, then};
 use crate::backend::Error;
 use crate::service::failures::Work;
 use crate::service::link::Call;
-use crate::service::root;
+use crate::service::executor;
 use crate::service::telling::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
@@ -28,7 +28,7 @@ impl Driver {
         }
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
-            let _ = notes.send(Note::Marked(root::mark(&socket, &runs).await));
+            let _ = notes.send(Note::Marked(executor::mark(&socket, &runs).await));
         });
     }
 

@@ -53,7 +53,7 @@ use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
 use super::reactions::Reactions;
 use super::requests::Requests;
-use super::root;
+use super::executor;
 use super::runs::Runs;
 use super::slots::Slots;
 use super::tally::Tally;
@@ -97,7 +97,7 @@ pub enum Note {
     /// The backend has had its time to show its nodes to somebody.
     Late(Client),
     /// What became of triggers that were taken, as far as it is known.
-    Became(io::Result<root::Became>),
+    Became(io::Result<executor::Became>),
     /// A waiter or run of something accepted has ended.
     ProcessEnded,
     /// A run has left events, or a command a request.
@@ -122,7 +122,7 @@ pub struct Ways {
     pub orders: UnboundedSender<Order<Reply>>,
     /// Back to whoever drives it.
     pub notes: UnboundedSender<Note>,
-    /// The socket of root's side.
+    /// The socket of the executor.
     pub take: PathBuf,
 }
 
@@ -204,7 +204,7 @@ pub struct Health {
     pub failures: Failures,
     /// Why the disk does not keep what is to be kept.
     pub not_kept: Option<String>,
-    /// Why root's side did not answer.
+    /// Why the executor did not answer.
     pub take: Option<String>,
     /// How much in the backend was not what it should be, or not from whom this node listens to.
     pub turned_away: u64,
@@ -411,7 +411,7 @@ impl Driver {
         let values: Vec<Handed> = values.collect();
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
-            let (answers, why) = root::hand_over(&socket, values).await;
+            let (answers, why) = executor::hand_over(&socket, values).await;
             let _ = notes.send(Note::Handed(answers, why));
         });
     }

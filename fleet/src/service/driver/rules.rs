@@ -173,7 +173,7 @@ impl Driver {
         }
     }
 
-    /// Root's side has answered. What it has, or never will, need not be handed over again.
+    /// The executor has answered. What it has, or never will, need not be handed over again.
     pub(super) fn reacted(&mut self, answers: &[Answer]) {
         let now = clock::walltime();
         let hour = Span::from_nanos(COUNTS * 1_000_000);

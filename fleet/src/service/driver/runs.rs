@@ -13,7 +13,7 @@ use super::{Driver, Note};
 use crate::handover;
 use crate::policy::books::Which;
 use crate::service::alarm::waited_for;
-use crate::service::{root, runs};
+use crate::service::{executor, runs};
 use crate::step::model::{Content, Event, LetterId};
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, Told};
@@ -35,7 +35,7 @@ impl Driver {
         taken.truncate(runs::MOST);
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
-            let _ = notes.send(Note::Became(root::became(&socket, taken).await));
+            let _ = notes.send(Note::Became(executor::became(&socket, taken).await));
         });
     }
 
@@ -53,8 +53,8 @@ impl Driver {
         taken.collect()
     }
 
-    /// Root's side has said what became of triggers, or nothing.
-    pub fn became(&mut self, became: io::Result<root::Became>) {
+    /// The executor has said what became of triggers, or nothing.
+    pub fn became(&mut self, became: io::Result<executor::Became>) {
         let (mut is_news, mut ends) = (false, Vec::new());
         let answers = match became {
             Ok(became) => {

@@ -38,8 +38,8 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     if let Some(why) = &how.take {
         found.push(Finding::error(
             "take",
-            format!("root's side did not answer the service when it was asked last: {why}"),
-            "'journalctl -u again-fleet-take' tells why",
+            format!("the executor did not answer the service when it was asked last: {why}"),
+            "'journalctl -u again-fleet-executor' tells why",
         ));
     }
     if how.turned_away > 0 {

@@ -23,12 +23,12 @@ describe 'common::again::fleet' do
       it { is_expected.to contain_class('common::again') }
 
       it 'starts the sockets before the service, and the service with the helper in place' do
-        %w[again-fleet.socket again-fleet-take.socket].each do |socket|
+        %w[again-fleet.socket again-fleet-executor.socket].each do |socket|
           is_expected.to contain_service(socket).with(ensure: 'running', enable: true).that_comes_before('Service[again-fleet.service]')
           is_expected.to contain_service(socket).that_requires(["File[/etc/systemd/system/#{socket}]", 'User[again-fleet]', 'File[/usr/local/bin/again-fleet]'])
         end
         is_expected.to contain_service('again-fleet.service').with(ensure: 'running', enable: true).that_requires('Class[common::again::install]')
-        is_expected.not_to contain_service('again-fleet-take.service')
+        is_expected.not_to contain_service('again-fleet-executor.service')
       end
 
       it 'tells the fleet of the node' do
@@ -94,19 +94,19 @@ describe 'common::again::fleet' do
       it 'runs as a user of its own, who cannot log in, and whom root\'s socket is for' do
         is_expected.to contain_user('again-fleet').with(system: true, shell: '/usr/sbin/nologin', managehome: false, gid: 'again-fleet')
         expect(unit('again-fleet.service')).to match(%r{^User=again-fleet$})
-        expect(unit('again-fleet-take.socket')).to match(%r{^SocketGroup=again-fleet\nSocketMode=0660$})
+        expect(unit('again-fleet-executor.socket')).to match(%r{^SocketGroup=again-fleet\nSocketMode=0660$})
         expect(unit('again-fleet.socket')).to match(%r{^SocketGroup=root\nSocketMode=0660$})
       end
 
       it 'bounds the memory of the service, and not that of runs' do
         expect(unit('again-fleet.service')).to match(%r{^MemoryMax=512M$})
-        expect(unit('again-fleet-take.service')).not_to include('MemoryMax')
+        expect(unit('again-fleet-executor.service')).not_to include('MemoryMax')
       end
 
       it 'starts a run as cron does, without a sandbox' do
         pam = (os == 'rocky-9') ? 'crond' : 'cron'
-        service = unit('again-fleet-take.service').lines.reject { |line| line.start_with?('#') }.drop_while { |line| line != "[Service]\n" }.drop(1)
-        expect(service.join).to eq("ExecStart=/usr/local/bin/again-fleet take\nUser=root\nSupplementaryGroups=root\nPAMName=#{pam}\nWorkingDirectory=/root\nIgnoreSIGPIPE=no\n")
+        service = unit('again-fleet-executor.service').lines.reject { |line| line.start_with?('#') }.drop_while { |line| line != "[Service]\n" }.drop(1)
+        expect(service.join).to eq("ExecStart=/usr/local/bin/again-fleet executor\nUser=root\nSupplementaryGroups=root\nPAMName=#{pam}\nWorkingDirectory=/root\nIgnoreSIGPIPE=no\n")
       end
 
       it 'writes what is set, and no defaults of the program' do
@@ -284,7 +284,7 @@ describe 'common::again::fleet' do
     it 'has units that fit' do
       is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^ExecStart=/opt/again-fleet serve$})
       is_expected.to contain_file('/etc/systemd/system/again-fleet.service').with_content(%r{^User=carrier\nGroup=carrier$})
-      is_expected.to contain_file('/etc/systemd/system/again-fleet-take.service').with_content(%r{^PAMName=login$})
+      is_expected.to contain_file('/etc/systemd/system/again-fleet-executor.service').with_content(%r{^PAMName=login$})
       is_expected.to contain_file('/etc/systemd/system/again-fleet.socket').with_content(%r{^SocketGroup=puppet$})
     end
   end
@@ -364,7 +364,7 @@ describe 'common::again::fleet' do
 
     it { is_expected.to compile.with_all_deps }
     it { is_expected.to contain_package('our-again-fleet').with_ensure('0.1.0-1').that_notifies('Service[again-fleet.service]') }
-    it { is_expected.to contain_service('again-fleet-take.socket').that_requires('Package[our-again-fleet]') }
+    it { is_expected.to contain_service('again-fleet-executor.socket').that_requires('Package[our-again-fleet]') }
     it { is_expected.not_to contain_file('/usr/local/share/man/man8/again-fleet.8') }
     it { is_expected.not_to contain_file('/usr/local/share/zsh/site-functions/_again-fleet') }
     it { expect(unit('again-fleet.service')).to match(%r{^ExecStart=/usr/bin/again-fleet serve$}) }
@@ -404,7 +404,7 @@ describe 'common::again::fleet' do
     it { is_expected.not_to contain_class('common::again') }
 
     it 'stops all of it first, and leaves nothing' do
-      %w[service socket].product(%w[again-fleet again-fleet-take]).each do |kind, name|
+      %w[service socket].product(%w[again-fleet again-fleet-executor]).each do |kind, name|
         is_expected.to contain_service("#{name}.#{kind}").with(ensure: 'stopped', enable: false)
           .that_comes_before("File[/etc/systemd/system/#{name}.#{kind}]")
         is_expected.to contain_file("/etc/systemd/system/#{name}.#{kind}").with_ensure('absent')

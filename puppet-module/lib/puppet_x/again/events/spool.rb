@@ -9,7 +9,7 @@ module PuppetX; end
 module PuppetX::Again; end
 module PuppetX::Again::Events; end
 
-# The file in which a run leaves its lines for the service, and the doorbell beside it. The service reads it; again-fleet take renames it to
+# The file in which a run leaves its lines for the service, and the doorbell beside it. The service reads it; again-fleet executor renames it to
 # `NAME@told` when all of it is told, and removes it at its next start after an hour.
 class PuppetX::Again::Events::Spool
   # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line. No line may be
@@ -137,7 +137,7 @@ class PuppetX::Again::Events::Spool
     0
   end
 
-  # again-fleet take may have removed or renamed it meanwhile.
+  # again-fleet executor may have removed or renamed it meanwhile.
   def size(path)
     File.lstat(path).size
   rescue SystemCallError

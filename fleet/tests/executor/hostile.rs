@@ -222,7 +222,7 @@ fn lengths_that_are_too_large_are_refused_unread() {
         "33 values were handed over together",
         "a value of 4294967295 bytes is too long",
         "a value of 10485760 bytes is too long",
-        "not the language of 'again-fleet take'",
+        "not the language of 'again-fleet executor'",
     ] {
         assert!(errors.contains(words), "{errors}");
     }

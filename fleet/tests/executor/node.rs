@@ -1,4 +1,4 @@
-//! A node: its settings, its helper, and the socket that starts root's side.
+//! A node: its settings, its helper, and the socket that starts the executor.
 
 use again_rig::{SHORT, ask_for, wait_for};
 use std::fs;
@@ -38,7 +38,7 @@ const IDLE: &str = "2s";
 pub struct Node {
     dir: tempfile::TempDir,
     started: Mutex<Option<Child>>,
-    /// The time after which root's side ends if nobody asks.
+    /// The time after which the executor ends if nobody asks.
     pub idle: &'static str,
 }
 
@@ -146,7 +146,7 @@ impl Node {
             .collect()
     }
 
-    /// A connection to root's side, which is started for the first one.
+    /// A connection to the executor, which is started for the first one.
     pub fn connect(&self) -> UnixStream {
         let socket = self.path("take");
         let mut started = self.started.lock().expect("alone");

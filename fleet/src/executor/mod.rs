@@ -1,4 +1,4 @@
-//! Root's side. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
+//! The executor. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
 //! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that met a rule is looked at
 //! again in the same way; where the rule names a program, its call is put on disk in the place of that.
 //!
@@ -58,7 +58,7 @@ use ledger::Ledger;
 use order::{Taken, orders};
 
 /// Takes triggers.
-pub struct Taker {
+pub struct Executor {
     flags: Flags,
     around: Surroundings,
     ledger: Option<Ledger>,
@@ -67,10 +67,10 @@ pub struct Taker {
     trouble: Option<String>,
 }
 
-impl Taker {
+impl Executor {
     /// With these settings.
     pub fn new(flags: Flags, around: Surroundings) -> Self {
-        Taker {
+        Executor {
             flags,
             around,
             ledger: None,

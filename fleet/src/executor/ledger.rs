@@ -326,7 +326,7 @@ mod tests {
         let first = Ledger::open(dir.path()).expect("opened");
         let error = Ledger::open(dir.path()).err().expect("refused");
         assert!(
-            error.ends_with("another 'again-fleet take' is at work"),
+            error.ends_with("another 'again-fleet executor' is at work"),
             "{error}"
         );
         drop(first);

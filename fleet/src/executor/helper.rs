@@ -292,10 +292,10 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            listed("0::/system.slice/again-fleet-take.service\n"),
+            listed("0::/system.slice/again-fleet-executor.service\n"),
             [
-                "/sys/fs/cgroup/system.slice/again-fleet-take.service/cgroup.procs",
-                "/sys/fs/cgroup/unified/system.slice/again-fleet-take.service/cgroup.procs"
+                "/sys/fs/cgroup/system.slice/again-fleet-executor.service/cgroup.procs",
+                "/sys/fs/cgroup/unified/system.slice/again-fleet-executor.service/cgroup.procs"
             ]
         );
         assert_eq!(

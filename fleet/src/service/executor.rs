@@ -1,4 +1,4 @@
-//! The way to root's side: what this service thinks good is handed over by a socket of the machine, a bounded part at a time.
+//! The way to the executor: what this service thinks good is handed over by a socket of the machine, a bounded part at a time.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::policy::books::Which;
 use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 
-/// How long root's side may take for a question: it gives the helper half a minute for each of two requests and two looks, and may
+/// How long the executor may take for a question: it gives the helper half a minute for each of two requests and two looks, and may
 /// have to finish two requests that were begun before.
 const PATIENCE: Duration = Duration::from_secs(190);
 
@@ -73,7 +73,7 @@ pub struct Became {
     pub pidfds: Vec<OwnedFd>,
 }
 
-/// What became of triggers that were taken, as far as root's side knows.
+/// What became of triggers that were taken, as far as the executor knows.
 ///
 /// # Errors
 /// It does not answer.

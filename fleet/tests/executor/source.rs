@@ -1,4 +1,4 @@
-//! What root's side is made of: no network, no backend, nothing that waits for several things at once.
+//! What the executor is made of: no network, no backend, nothing that waits for several things at once.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use again_base::model::Span;
-use again_fleet::take::calls::{Call, Calls, Told};
+use again_fleet::executor::calls::{Call, Calls, Told};
 use again_fleet::wire::event::{Change, Event};
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;

@@ -1,4 +1,4 @@
-//! The calls that wait, each in a file of its own. Root's side puts them there, and `again-fleet call` takes them away.
+//! The calls that wait, each in a file of its own. The executor puts them there, and `again-fleet call` takes them away.
 //!
 //! A call is written beside the directory, synced, renamed into it, and the directory is synced; then it counts. A file's name has
 //! its place in the order, its rule as a hash, and its id.

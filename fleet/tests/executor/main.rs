@@ -1,4 +1,4 @@
-//! Root's side as a process of its own, started by its socket, with certificates of a real Puppet CA. A script stands in for the
+//! The executor as a process of its own, started by its socket, with certificates of a real Puppet CA. A script stands in for the
 //! helper and writes down what it was asked.
 
 #[path = "../support/ca.rs"]

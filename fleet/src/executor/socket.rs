@@ -1,4 +1,4 @@
-//! The socket of root's side, which systemd opens and this program is started for: one question at a time, one connection each.
+//! The socket of the executor, which systemd opens and this program is started for: one question at a time, one connection each.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use again_base::sys::pidfd::{inherit, is_readable_by};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::Taker;
+use super::Executor;
 use super::helper::group;
 use crate::handover::{Asked, HEAD, MOST_PIDFDS, asked, ids, measured, say};
 use crate::wire::name::Id;
@@ -30,7 +30,7 @@ pub fn passed() -> io::Result<UnixListener> {
         return Ok(UnixListener::from(inherit(3)?));
     }
     Err(io::Error::other(
-        "no socket was passed; systemctl start again-fleet-take.socket, which starts this program when it is needed",
+        "no socket was passed; systemctl start again-fleet-executor.socket, which starts this program when it is needed",
     ))
 }
 
@@ -39,7 +39,7 @@ pub fn passed() -> io::Result<UnixListener> {
 ///
 /// # Errors
 /// The socket cannot be waited for.
-pub fn attend(listener: &UnixListener, taker: &mut Taker, idle: Duration) -> io::Result<()> {
+pub fn attend(listener: &UnixListener, taker: &mut Executor, idle: Duration) -> io::Result<()> {
     let at_first = group().unwrap_or_default();
     loop {
         let is_asked = is_readable_by(listener.as_fd(), Instant::now() + idle)?;
@@ -63,7 +63,7 @@ fn is_replaced() -> bool {
     std::fs::metadata("/proc/self/exe").is_ok_and(|program| program.nlink() == 0)
 }
 
-fn converse(mut stream: &UnixStream, taker: &mut Taker) -> io::Result<()> {
+fn converse(mut stream: &UnixStream, taker: &mut Executor) -> io::Result<()> {
     let (answers, pidfds) = match question(stream)? {
         Question::Take(values) => (taker.answer(&values), Vec::new()),
         Question::Became(ids) => taker.became(&ids),

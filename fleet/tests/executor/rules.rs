@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use again_base::schema::origin::Word;
 use again_fleet::handover::MOST_TOGETHER;
-use again_fleet::take::calls;
+use again_fleet::executor::calls;
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::event::{Batch, Event};
