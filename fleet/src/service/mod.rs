@@ -8,7 +8,7 @@ mod beats;
 /// Who asks.
 mod callers;
 /// The firing socket.
-mod door;
+mod listener;
 /// Drives the steps.
 mod driver;
 /// Failures of its work.
@@ -65,7 +65,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::alarm::Alarm;
-use self::door::Sockets;
+use self::listener::Sockets;
 use self::driver::{Driver, Note, Reply, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
@@ -119,7 +119,7 @@ struct Service<'a> {
     trouble: Option<String>,
     driver: Driver,
     orders: UnboundedSender<Order<Reply>>,
-    door: JoinHandle<()>,
+    listener: JoinHandle<()>,
     alarm: Alarm,
     /// When the next beat is due.
     beat: Boottime,
@@ -168,7 +168,7 @@ impl<'a> Service<'a> {
         for why in found.unread {
             error!("something in the outbox is lost: {why}");
         }
-        let sockets = door::open(&settings.run_dir)?;
+        let sockets = listener::open(&settings.run_dir)?;
         let (tell, notes) = unbounded_channel();
         let (orders, to_do) = unbounded_channel();
         let (teller, news) = unbounded_channel();
@@ -186,7 +186,7 @@ impl<'a> Service<'a> {
             driver,
             reactions,
             has_locks: access.has_locks,
-            door: tokio::spawn(guard(sockets, tell)),
+            listener: tokio::spawn(guard(sockets, tell)),
             alarm: Alarm::new()?,
             beat: clock::boottime(),
             pace: pace(),
@@ -212,7 +212,7 @@ impl<'a> Service<'a> {
         tell_systemd(&[NotifyState::Ready]);
         self.attend(false).await?;
         tell_systemd(&[NotifyState::Stopping]);
-        self.door.abort();
+        self.listener.abort();
         // Whoever has asked is told what is true.
         let answered = timeout(FAREWELL, self.attend(true)).await;
         let connections = self.driver.callers.dismiss();
@@ -254,7 +254,7 @@ impl<'a> Service<'a> {
 
     fn note(&mut self, note: Note) {
         match note {
-            Note::Came(guest) => self.driver.let_in(guest),
+            Note::Came(connection) => self.driver.let_in(connection),
             Note::Asked(client, question) => {
                 // What waits on disk was sent before.
                 if matches!(question, Question::Fire { .. } | Question::TakeBack { .. }) {
@@ -431,19 +431,19 @@ impl Ears {
 
 /// Lets people in, and hears runs that ring, until it is ended.
 async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
-    let let_in = |guest| {
-        let _ = tell.send(Note::Came(guest));
+    let let_in = |connection| {
+        let _ = tell.send(Note::Came(connection));
     };
     let people = async {
-        let e = door::attend(sockets.door, let_in).await;
+        let e = listener::attend(sockets.listener, let_in).await;
         error!("nobody can fire any more until a restart: {e}");
     };
     let runs = async {
-        let Some(bell) = sockets.bell else { return };
+        let Some(wakeup) = sockets.wakeup else { return };
         let rung = || {
             let _ = tell.send(Note::Rung);
         };
-        let e = door::listen(bell, rung).await;
+        let e = listener::listen(wakeup, rung).await;
         error!("events are told late until a restart: {e}");
     };
     futures_util::future::join(people, runs).await;

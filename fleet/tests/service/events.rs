@@ -27,7 +27,7 @@ use again_rig::Dice;
 /// A run's file, as the hook makes it: locked under another name, so that nobody takes it for one that is over.
 struct Left {
     file: File,
-    bell: UnixDatagram,
+    wakeup: UnixDatagram,
     socket: PathBuf,
     n: u64,
 }
@@ -50,7 +50,7 @@ impl Left {
         fs::rename(new, spool.join(name)).expect("named");
         let mut left = Left {
             file,
-            bell: UnixDatagram::unbound().expect("a socket"),
+            wakeup: UnixDatagram::unbound().expect("a socket"),
             socket: node.path("run/events"),
             n: 0,
         };
@@ -63,8 +63,8 @@ impl Left {
         text.push(b'\n');
         self.file.write_all(&text).expect("written");
         // Where nobody hears it, it is heard with the next beat.
-        self.bell.set_nonblocking(true).expect("set");
-        let _ = self.bell.send_to(b"!", &self.socket);
+        self.wakeup.set_nonblocking(true).expect("set");
+        let _ = self.wakeup.send_to(b"!", &self.socket);
     }
 
     fn event(&mut self) {
@@ -222,10 +222,10 @@ fn pause(dice: &mut Dice) {
 /// So many runs, one after the other, whose lines the hook's own spool writes. It waits while many are not told: none of them makes room.
 const RUNS: &str = r##"
 require 'puppet_x/again/events/spool'
-spool, bell, runs, events = ARGV
+spool, wakeup, runs, events = ARGV
 runs.to_i.times do
   sleep(0.01) until Dir.children(spool).count { |name| !name.end_with?('@told') } < 80
-  run = PuppetX::Again::Events::Spool.new(spool, bell) do |lost|
+  run = PuppetX::Again::Events::Spool.new(spool, wakeup) do |lost|
     raise 'some had to go' if lost > 0
     JSON.generate(begun: { at: 1, origins: [], environment: 'production', puppet: Puppet.version, lost: lost })
   end

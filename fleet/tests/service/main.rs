@@ -10,7 +10,7 @@ mod clock;
 /// Processes that are killed.
 mod crash;
 /// Who asks the service.
-mod door;
+mod listener;
 /// What befalls a backend.
 mod backend;
 /// What runs leave is told.

@@ -88,8 +88,8 @@ fn own_event_starts_a_run_if_a_run_has_left_it() {
         node.log().contains("no run has left event 1 of run")
     });
     leave(&spool, &batch("lb1.test", 2, &[1]));
-    let bell = UnixDatagram::unbound().expect("a socket");
-    bell.send_to(b"!", node.path("run/events")).expect("rung");
+    let wakeup = UnixDatagram::unbound().expect("a socket");
+    wakeup.send_to(b"!", node.path("run/events")).expect("rung");
     until("its run", || node.runs().len() == 1);
     let origins = &node.runs()[0].origins.0;
     assert_eq!(origins[0].path, ["lb1.test".parse().expect("a certname")]);

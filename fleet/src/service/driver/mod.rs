@@ -40,7 +40,7 @@ use tokio::task::JoinSet;
 
 use super::beats::Beats;
 use super::callers::Callers;
-use super::door::Guest;
+use super::listener::Connection;
 use super::failures::Failures;
 use super::few::Few;
 use super::holders;
@@ -85,7 +85,7 @@ const STORY: Duration = Duration::from_secs(86_400);
 #[derive(Debug)]
 pub enum Note {
     /// Somebody comes in.
-    Came(Guest),
+    Came(Connection),
     /// They ask for something.
     Asked(Client, Question),
     /// They are gone.

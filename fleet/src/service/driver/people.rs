@@ -8,7 +8,7 @@ use again_base::sys::clock;
 
 use super::{Driver, Health, Note, then};
 use crate::ask::{self, Failure, How, Question, Waiting};
-use crate::service::door::{self, Guest};
+use crate::service::listener::{self, Connection};
 use crate::service::link::{Call, Listed};
 use crate::step::model::{Back, Client, Content, Event};
 use crate::wire::key::Prefix;
@@ -18,7 +18,7 @@ use crate::wire::trigger::{Ask, Trigger};
 
 impl Driver {
     /// Somebody comes in, and is heard.
-    pub fn let_in(&mut self, guest: Guest) {
+    pub fn let_in(&mut self, connection: Connection) {
         let (tell, answers) = unbounded_channel();
         let client = self.callers.enter(tell);
         let notes = self.ways.notes.clone();
@@ -27,7 +27,7 @@ impl Driver {
                 let _ = notes.send(Note::Asked(client, question));
             };
             // Who goes before the end has the reason.
-            let _ = door::converse(guest, ask, answers).await;
+            let _ = listener::converse(connection, ask, answers).await;
             let _ = notes.send(Note::Left(client));
         });
     }

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::ask::{self, Answer, HEAD, Question};
 
-/// How many may ask, or listen, at a time. More wait at the door.
+/// How many may ask, or listen, at a time. More wait at the listener.
 const MOST_CLIENTS: usize = 1000;
 /// How long a question may take to arrive, and an answer to be read.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Somebody who has come in.
 #[derive(Debug)]
-pub struct Guest {
+pub struct Connection {
     stream: UnixStream,
     _place: OwnedSemaphorePermit,
 }
@@ -45,9 +45,9 @@ pub struct Guest {
 /// Where people ask, and where runs ring when they have left events.
 pub struct Sockets {
     /// Where people ask.
-    pub door: UnixListener,
+    pub listener: UnixListener,
     /// Where runs ring; none if systemd passes none.
-    pub bell: Option<UnixDatagram>,
+    pub wakeup: Option<UnixDatagram>,
 }
 
 /// The sockets: those that systemd passes, else some of our own in this directory.
@@ -55,45 +55,45 @@ pub struct Sockets {
 /// # Errors
 /// There are none to be had.
 pub fn open(directory: &Path) -> io::Result<Sockets> {
-    let (door, bell) = match passed()? {
-        (Some(door), bell) => (door, bell),
+    let (listener, wakeup) = match passed()? {
+        (Some(listener), wakeup) => (listener, wakeup),
         (None, _) => {
-            let door = bound(&directory.join("trigger"), |path| {
+            let listener = bound(&directory.join("trigger"), |path| {
                 net::UnixListener::bind(path)
             })?;
-            let bell = bound(&directory.join("events"), |path| {
+            let wakeup = bound(&directory.join("events"), |path| {
                 net::UnixDatagram::bind(path)
             })?;
-            (door, Some(bell))
+            (listener, Some(wakeup))
         }
     };
-    door.set_nonblocking(true)?;
-    let bell = bell.map(|bell| {
-        bell.set_nonblocking(true)?;
-        UnixDatagram::from_std(bell)
+    listener.set_nonblocking(true)?;
+    let wakeup = wakeup.map(|wakeup| {
+        wakeup.set_nonblocking(true)?;
+        UnixDatagram::from_std(wakeup)
     });
     Ok(Sockets {
-        door: UnixListener::from_std(door)?,
-        bell: bell.transpose()?,
+        listener: UnixListener::from_std(listener)?,
+        wakeup: wakeup.transpose()?,
     })
 }
 
 /// What systemd passes, as sd_listen_fds(3) says; told apart by their kind.
 fn passed() -> io::Result<(Option<net::UnixListener>, Option<net::UnixDatagram>)> {
-    let (mut door, mut bell) = (None, None);
+    let (mut listener, mut wakeup) = (None, None);
     for fd in sd_notify::listen_fds()? {
         let fd = inherit(fd)?;
         let is_new = match socket_type(&fd)? {
-            SocketType::DGRAM => bell.replace(net::UnixDatagram::from(fd)).is_none(),
-            _ => door.replace(net::UnixListener::from(fd)).is_none(),
+            SocketType::DGRAM => wakeup.replace(net::UnixDatagram::from(fd)).is_none(),
+            _ => listener.replace(net::UnixListener::from(fd)).is_none(),
         };
         if !is_new {
             return Err(io::Error::other("two sockets of one kind were passed"));
         }
     }
-    match (&door, &bell) {
+    match (&listener, &wakeup) {
         (None, Some(_)) => Err(io::Error::other("a socket for events alone was passed")),
-        _ => Ok((door, bell)),
+        _ => Ok((listener, wakeup)),
     }
 }
 
@@ -121,16 +121,16 @@ fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Resul
 }
 
 /// Tells whenever a run has rung; those that ring together are one. Why none is heard any more.
-pub async fn listen(bell: UnixDatagram, rung: impl Fn()) -> io::Error {
+pub async fn listen(wakeup: UnixDatagram, rung: impl Fn()) -> io::Error {
     let mut byte = [0];
     loop {
         // What is longer than a byte is cut.
-        if let Err(e) = bell.recv(&mut byte).await {
+        if let Err(e) = wakeup.recv(&mut byte).await {
             return e;
         }
         // Whoever rings without end is not listened to without end.
         for _ in 0..MOST_RINGS {
-            if bell.try_recv(&mut byte).is_err() {
+            if wakeup.try_recv(&mut byte).is_err() {
                 break;
             }
         }
@@ -140,14 +140,14 @@ pub async fn listen(bell: UnixDatagram, rung: impl Fn()) -> io::Error {
 }
 
 /// Lets in whoever comes, for as long as there is room. Why nobody can come any more.
-pub async fn attend(listener: UnixListener, let_in: impl Fn(Guest)) -> io::Error {
+pub async fn attend(listener: UnixListener, let_in: impl Fn(Connection)) -> io::Error {
     let places = Arc::new(Semaphore::new(MOST_CLIENTS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return io::Error::other("the door is closed");
+            return io::Error::other("the listener is closed");
         };
         match listener.accept().await {
-            Ok((stream, _)) => let_in(Guest {
+            Ok((stream, _)) => let_in(Connection {
                 stream,
                 _place: place,
             }),
@@ -175,27 +175,27 @@ fn is_passing(e: &io::Error) -> bool {
 /// Hears a question, hands it on, and says the answers.
 ///
 /// # Errors
-/// The guest has gone, or does not listen.
+/// The connection has gone, or does not listen.
 pub async fn converse(
-    mut guest: Guest,
+    mut connection: Connection,
     ask: impl FnOnce(Question),
     mut answers: UnboundedReceiver<Answer>,
 ) -> io::Result<()> {
-    let user = guest.stream.peer_cred()?.uid();
+    let user = connection.stream.peer_cred()?.uid();
     let is_root = user == 0 || user == geteuid().as_raw();
-    if !is_root && !is_for_a_group(&guest.stream) {
+    if !is_root && !is_for_a_group(&connection.stream) {
         let why = format!("user {user} may not ask this service; root may");
-        return refuse(guest, &why).await;
+        return refuse(connection, &why).await;
     }
-    let (mut ear, mut mouth) = guest.stream.split();
+    let (mut ear, mut mouth) = connection.stream.split();
     let heard = timeout(PATIENCE, hear(&mut ear)).await;
     match heard.unwrap_or_else(|_| Err(io::Error::other("the question did not arrive in time"))) {
         Ok(question) if !is_root && question.is_roots() => {
             let why = format!("user {user} may fire and look; root may do this");
-            return refuse(guest, &why).await;
+            return refuse(connection, &why).await;
         }
         Ok(question) => ask(question),
-        Err(e) => return refuse(guest, &e.to_string()).await,
+        Err(e) => return refuse(connection, &e.to_string()).await,
     }
     let mut has_said_all = false;
     loop {
@@ -226,8 +226,8 @@ fn is_for_a_group(stream: &UnixStream) -> bool {
     found.is_some_and(|found| found.permissions().mode() & 0o022 == 0o020)
 }
 
-async fn refuse(mut guest: Guest, why: &str) -> io::Result<()> {
-    let (ear, mut mouth) = guest.stream.split();
+async fn refuse(mut connection: Connection, why: &str) -> io::Result<()> {
+    let (ear, mut mouth) = connection.stream.split();
     say(&mut mouth, &Answer::Refused(ask::words(why))).await?;
     say(&mut mouth, &Answer::End).await?;
     mouth.shutdown().await?;
