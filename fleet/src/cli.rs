@@ -205,7 +205,7 @@ pub struct Story {
     /// Print a picture of its own, as SVG, with the time from left to right
     #[arg(long, conflicts_with_all = ["dot", "json", "follow"])]
     pub svg: bool,
-    /// Go on telling what changes, until nothing more is to come
+    /// Go on printing what changes, until nothing more is to come
     #[arg(long)]
     pub follow: bool,
 }
@@ -213,7 +213,7 @@ pub struct Story {
 /// `again-fleet events`.
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Go on telling what happens, until it is interrupted
+    /// Go on printing what happens, until it is interrupted
     #[arg(long)]
     pub follow: bool,
     /// Of this node only

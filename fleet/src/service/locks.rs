@@ -78,7 +78,7 @@ enum Stage {
     /// It asks which tokens the others know, until then at most.
     Asking(Boottime),
     /// It waits until its own token can be seen by others, until then at most.
-    Telling(Boottime),
+    Publishing(Boottime),
     /// The second write was ordered.
     Signing,
 }
@@ -335,7 +335,7 @@ impl Locks {
             }
             one.due = None;
             match (one.stage, one.place) {
-                (Stage::Asking(_) | Stage::Telling(_), _) => deeds.push(Deed::Look(name.clone())),
+                (Stage::Asking(_) | Stage::Publishing(_), _) => deeds.push(Deed::Look(name.clone())),
                 (Stage::Idle, Some(place)) if one.asked.is_none() => {
                     one.asked = Some(now);
                     deeds.push(Deed::Resume(name.clone(), place.lease));

@@ -30,7 +30,7 @@ mod newest;
 /// Who asks for nodes.
 mod nodes;
 /// What of a run is told together.
-mod parcel;
+mod event_batch;
 /// The leases of this node's places.
 mod places;
 /// The file with how far events are told.
@@ -48,7 +48,7 @@ mod slots;
 /// How the service does, in numbers.
 mod tally;
 /// When what runs have left is told.
-mod telling;
+mod publisher;
 
 use std::fs;
 use std::future::Future;

@@ -7,7 +7,7 @@ use again_base::model::{Boottime, Span, Walltime};
 use again_base::sys::file::{OnDisk, atomic_write};
 use rustix::fs::OFlags;
 
-use super::telling::Counts;
+use super::publisher::Counts;
 
 /// What the numbers are of. Times are milliseconds of the wall clock after 1970, and 0 where there is none.
 const KEYS: [&str; 13] = [

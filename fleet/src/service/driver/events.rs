@@ -11,7 +11,7 @@ use crate::backend::Error;
 use crate::service::failures::Work;
 use crate::service::link::Call;
 use crate::service::executor;
-use crate::service::telling::Sent;
+use crate::service::publisher::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 
@@ -22,7 +22,7 @@ impl Driver {
     /// Publishes events of runs, if the backend is there and the time has come, and asks the executor to mark the files of published events.
     pub fn tell_events(&mut self) {
         self.send_events();
-        let runs = self.telling.marks(clock::boottime());
+        let runs = self.publisher.marks(clock::boottime());
         if runs.is_empty() {
             return;
         }
@@ -37,23 +37,23 @@ impl Driver {
         let why = marked
             .err()
             .map(|e| format!("cannot remove files of published events and sent requests: {e}"));
-        if let Some(why) = self.telling.marked(why, clock::boottime()) {
+        if let Some(why) = self.publisher.marked(why, clock::boottime()) {
             warn!("{why}");
         }
     }
 
     fn send_events(&mut self) {
         while self.health.is_up {
-            match self.telling.next(clock::boottime()) {
+            match self.publisher.next(clock::boottime()) {
                 Ok(None) => return,
-                Ok(Some(sent)) => match self.parcel(&sent) {
+                Ok(Some(sent)) => match self.event_batch(&sent) {
                     Ok(call) => return self.order(call),
                     // Nobody could read it, then or later.
                     Err(why) => {
                         if let Some(why) = why {
                             error!("events are dropped: {why}");
                         }
-                        self.parcel_done(false);
+                        self.event_batch_done(false);
                     }
                 },
                 Err(why) => return warn!("{why}"),
@@ -61,12 +61,12 @@ impl Driver {
         }
     }
 
-    /// A parcel as the backend is asked to hold it.
+    /// A batch as the backend is asked to hold it.
     ///
     /// # Errors
     /// It cannot be written, or there is nothing to write.
-    fn parcel(&self, sent: &Sent) -> Result<Call<Reply>, Option<String>> {
-        let batch = sent.parcel.batch(&self.me, &sent.file.run, &sent.begun);
+    fn event_batch(&self, sent: &Sent) -> Result<Call<Reply>, Option<String>> {
+        let batch = sent.event_batch.batch(&self.me, &sent.file.run, &sent.begun);
         let batch = batch.ok_or(None)?;
         let key = Key::Event {
             node: batch.node.clone(),
@@ -86,8 +86,8 @@ impl Driver {
         })
     }
 
-    fn parcel_done(&mut self, is_told: bool) {
-        if let Err(why) = self.telling.done(is_told, clock::boottime()) {
+    fn event_batch_done(&mut self, is_told: bool) {
+        if let Err(why) = self.publisher.done(is_told, clock::boottime()) {
             warn!("{why}");
         }
     }
@@ -97,19 +97,19 @@ impl Driver {
         match answer {
             Ok(_) => {
                 self.health.failures.succeeded(&Work::Events);
-                self.parcel_done(true);
+                self.event_batch_done(true);
                 self.tell_events();
             }
             Err(e @ Error::TooLarge) => {
                 self.health.failures.succeeded(&Work::Events);
                 error!("events are dropped: the backend {e}");
-                self.parcel_done(false);
+                self.event_batch_done(false);
             }
             Err(e) => {
                 let what = format!("events wait: the backend {e}");
                 let now = clock::boottime();
                 self.health.failures.refused(Work::Events, &e, &what, now);
-                if let Some(why) = self.telling.failed(e.to_string(), clock::boottime()) {
+                if let Some(why) = self.publisher.failed(e.to_string(), clock::boottime()) {
                     warn!("events wait: the backend {why}");
                 }
             }
@@ -118,7 +118,7 @@ impl Driver {
 
     /// There is a connection again.
     pub fn events_go_on(&mut self) {
-        self.telling.reached(clock::boottime());
+        self.publisher.reached(clock::boottime());
         self.tell_events();
     }
 }

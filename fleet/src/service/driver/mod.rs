@@ -57,7 +57,7 @@ use super::executor;
 use super::runs::Runs;
 use super::slots::Slots;
 use super::tally::Tally;
-use super::telling::Telling;
+use super::publisher::EventPublisher;
 use crate::ask::Question;
 use crate::backend::Error;
 use crate::policy::accept::Who;
@@ -159,7 +159,7 @@ pub struct Driver {
     /// What has yet to be shown of lists, and to whom.
     lists: VecDeque<Shown>,
     nodes: Nodes,
-    telling: Telling,
+    publisher: EventPublisher,
     requests: Requests,
     /// Whether the disk has kept all letters of the request that is being sent.
     is_kept: bool,
@@ -268,7 +268,7 @@ impl Driver {
                 &directory,
                 settings.namespace.clone(),
             )),
-            telling: Telling::new(
+            publisher: EventPublisher::new(
                 Spool(settings.spool_dir.clone()),
                 Positions::open(&directory),
                 told,
@@ -286,7 +286,7 @@ impl Driver {
 
     /// When a tick is wanted.
     pub fn wakes(&self) -> Option<Boottime> {
-        let events = self.telling.wakes().filter(|_| self.health.is_up);
+        let events = self.publisher.wakes().filter(|_| self.health.is_up);
         let rules = self.reactions.due().filter(|_| self.health.is_up);
         let others = self.runs.due().into_iter().chain(events).chain(rules);
         let others = others.chain(self.slots.wakes()).chain(self.locks.wakes());

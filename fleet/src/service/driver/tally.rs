@@ -23,7 +23,7 @@ impl Driver {
         if is_beat && let Err(e) = self.newest_file.write(&mut self.seals.newest) {
             warn!("the newest versions of other nodes' facts are not kept: {e}");
         }
-        let told = self.telling.counts();
+        let told = self.publisher.counts();
         let waiting = self.waiting();
         let [running, waits, since, ended] = self.slots.counts();
         let health = &self.health;

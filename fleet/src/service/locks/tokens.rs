@@ -118,7 +118,7 @@ impl One {
     /// Takes a reset.
     fn take(&mut self, reset: &Reset, revision: u64, now: Boottime, deeds: &mut Vec<Deed>) {
         let (name, node, next) = (&reset.lock, &reset.node, reset.token + 1);
-        if matches!(self.stage, Stage::Telling(_) | Stage::Signing) {
+        if matches!(self.stage, Stage::Publishing(_) | Stage::Signing) {
             // With a token from before.
             self.leave(name, deeds);
         }
@@ -263,11 +263,11 @@ impl Locks {
                     deeds.push(Deed::Say(used_up(name)));
                 } else {
                     one.token += 1;
-                    one.stage = Stage::Telling(now + PATIENCE);
+                    one.stage = Stage::Publishing(now + PATIENCE);
                     deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
                 }
             }
-            Stage::Telling(until) => {
+            Stage::Publishing(until) => {
                 // What stands there in its name may be somebody else's.
                 let own = mine.iter().find_map(|(_, own)| Some((*own)?.token));
                 let own = own.filter(|own| is_near(*own, one.token));

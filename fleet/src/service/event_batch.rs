@@ -6,9 +6,9 @@ use crate::wire::name::{Id, Node};
 /// How many bytes of lines are told together, and how long an end may be that is told with events before it.
 const MOST_BYTES: usize = 32 << 10;
 
-/// A piece of a run's file, from a line's beginning on.
+/// A chunk of a run's file, from a line's beginning on.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<'p> {
+pub struct Chunk<'p> {
     /// The bytes.
     pub bytes: &'p [u8],
     /// Whether nothing will follow them, ever.
@@ -19,7 +19,7 @@ pub struct Piece<'p> {
 
 /// What is told together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Parcel {
+pub struct EventBatch {
     /// How the run began, if that is in here.
     pub begun: Option<Begun>,
     /// What it did.
@@ -32,42 +32,42 @@ pub struct Parcel {
     pub unread: u64,
 }
 
-/// Takes whole lines off a piece, as many as are told together. One of length 0 has to wait for more.
-pub fn cut(piece: Piece<'_>) -> Parcel {
-    let mut parcel = Parcel::default();
+/// Takes whole lines off a chunk, as many as are told together. One of length 0 has to wait for more.
+pub fn cut(chunk: Chunk<'_>) -> EventBatch {
+    let mut event_batch = EventBatch::default();
     loop {
-        let rest = &piece.bytes[parcel.length..];
+        let rest = &chunk.bytes[event_batch.length..];
         let end = rest.iter().position(|byte| *byte == b'\n');
         let Some(end) = end else {
             // What a run was killed in the middle of, or what is no line at all.
-            if !rest.is_empty() && (piece.is_last || (piece.is_full && parcel.length == 0)) {
-                parcel.unread += 1;
-                parcel.length = piece.bytes.len();
+            if !rest.is_empty() && (chunk.is_last || (chunk.is_full && event_batch.length == 0)) {
+                event_batch.unread += 1;
+                event_batch.length = chunk.bytes.len();
             }
-            return parcel;
+            return event_batch;
         };
         let line = Line::read(&rest[..end]);
-        let is_first = parcel.events.is_empty();
+        let is_first = event_batch.events.is_empty();
         match line {
-            Ok(Line::Ended(_)) if !is_first && end > MOST_BYTES => return parcel,
-            Ok(Line::Event(_)) if !is_first && !has_room(&parcel, end) => return parcel,
-            Ok(Line::Begun(begun)) => parcel.begun = Some(begun),
-            Ok(Line::Event(event)) => parcel.events.push(event),
-            Ok(Line::Ended(ended)) => parcel.ended = Some(ended),
-            Err(_) => parcel.unread += 1,
+            Ok(Line::Ended(_)) if !is_first && end > MOST_BYTES => return event_batch,
+            Ok(Line::Event(_)) if !is_first && !has_room(&event_batch, end) => return event_batch,
+            Ok(Line::Begun(begun)) => event_batch.begun = Some(begun),
+            Ok(Line::Event(event)) => event_batch.events.push(event),
+            Ok(Line::Ended(ended)) => event_batch.ended = Some(ended),
+            Err(_) => event_batch.unread += 1,
         }
-        parcel.length += end + 1;
-        if parcel.ended.is_some() {
-            return parcel;
+        event_batch.length += end + 1;
+        if event_batch.ended.is_some() {
+            return event_batch;
         }
     }
 }
 
-fn has_room(parcel: &Parcel, more: usize) -> bool {
-    parcel.length + more <= MOST_BYTES && parcel.events.len() < MOST_EVENTS
+fn has_room(event_batch: &EventBatch, more: usize) -> bool {
+    event_batch.length + more <= MOST_BYTES && event_batch.events.len() < MOST_EVENTS
 }
 
-impl Parcel {
+impl EventBatch {
     /// As it stands in the backend; nothing if there is nothing to tell. What a run itself began with is `begun`.
     pub fn batch(&self, node: &Node, run: &Id, begun: &Begun) -> Option<Batch> {
         let batch = Batch {
@@ -117,8 +117,8 @@ mod tests {
         [begun].into_iter().chain(events).chain([end]).collect()
     }
 
-    fn whole(bytes: &[u8]) -> Piece<'_> {
-        Piece {
+    fn whole(bytes: &[u8]) -> Chunk<'_> {
+        Chunk {
             bytes,
             is_last: true,
             is_full: false,
@@ -128,43 +128,43 @@ mod tests {
     #[test]
     fn a_small_run_is_told_at_once() {
         let bytes = file(&run(2));
-        let parcel = cut(whole(&bytes));
+        let event_batch = cut(whole(&bytes));
         assert_eq!(
-            (parcel.length, parcel.told(), parcel.dropped()),
+            (event_batch.length, event_batch.told(), event_batch.dropped()),
             (bytes.len(), 3, 0)
         );
         let (node, id) = (batch().node, batch().run);
-        let begun = parcel.begun.clone().expect("the beginning");
-        assert_eq!(parcel.batch(&node, &id, &begun), Some(batch()));
+        let begun = event_batch.begun.clone().expect("the beginning");
+        assert_eq!(event_batch.batch(&node, &id, &begun), Some(batch()));
     }
 
     #[test]
     fn a_line_that_has_not_ended_waits_unless_nothing_follows() {
         let bytes = file(&run(1));
-        let piece = |is_last| Piece {
+        let chunk = |is_last| Chunk {
             is_last,
             ..whole(&bytes[..bytes.len() - 1])
         };
-        let parcel = cut(piece(false));
-        assert_eq!((parcel.told(), parcel.ended.clone()), (1, None));
-        let rest = Piece {
-            bytes: &piece(false).bytes[parcel.length..],
-            ..piece(false)
+        let event_batch = cut(chunk(false));
+        assert_eq!((event_batch.told(), event_batch.ended.clone()), (1, None));
+        let rest = Chunk {
+            bytes: &chunk(false).bytes[event_batch.length..],
+            ..chunk(false)
         };
-        assert_eq!(cut(rest), Parcel::default());
-        let parcel = cut(piece(true));
-        assert_eq!((parcel.length, parcel.unread), (bytes.len() - 1, 1));
+        assert_eq!(cut(rest), EventBatch::default());
+        let event_batch = cut(chunk(true));
+        assert_eq!((event_batch.length, event_batch.unread), (bytes.len() - 1, 1));
     }
 
     #[test]
     fn a_line_that_never_ends_is_passed_over() {
-        let piece = Piece {
+        let chunk = Chunk {
             bytes: &[b'x'; 99],
             is_last: false,
             is_full: true,
         };
-        let parcel = cut(piece);
-        assert_eq!((parcel.length, parcel.dropped()), (99, 1));
+        let event_batch = cut(chunk);
+        assert_eq!((event_batch.length, event_batch.dropped()), (99, 1));
     }
 
     #[test]
@@ -197,23 +197,23 @@ mod tests {
             while offset < bytes.len() {
                 seen = bytes.len().min(seen.saturating_add(reads.next().expect("endless")).max(offset));
                 let is_last = seen == bytes.len();
-                let parcel = cut(Piece { bytes: &bytes[offset..seen], is_last, is_full: false });
-                prop_assert!(parcel.length > 0 || !is_last);
-                offset += parcel.length;
-                if let Some(batch) = parcel.batch(&batch().node, &batch().run, &batch().begun) {
+                let event_batch = cut(Chunk { bytes: &bytes[offset..seen], is_last, is_full: false });
+                prop_assert!(event_batch.length > 0 || !is_last);
+                offset += event_batch.length;
+                if let Some(batch) = event_batch.batch(&batch().node, &batch().run, &batch().begun) {
                     prop_assert!(encode(&batch).is_ok());
                     told.extend(batch.events.iter().map(|event| event.n));
                     told.extend(batch.ended.map(|ended| ended.n));
                 }
-                prop_assert_eq!(parcel.dropped(), 0);
+                prop_assert_eq!(event_batch.dropped(), 0);
             }
             prop_assert_eq!(told, (1..=count + 1).collect::<Vec<_>>());
         }
 
         #[test]
         fn any_bytes_are_dealt_with(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let parcel = cut(whole(&bytes));
-            prop_assert_eq!(parcel.length, bytes.len());
+            let event_batch = cut(whole(&bytes));
+            prop_assert_eq!(event_batch.length, bytes.len());
         }
     }
 }

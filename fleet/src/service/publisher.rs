@@ -1,17 +1,17 @@
-//! When what of the spool is told: one parcel at a time, not too many bytes in an hour, and not too soon after a failure.
+//! When what of the spool is told: one batch at a time, not too many bytes in an hour, and not too soon after a failure.
 
 use std::collections::BTreeSet;
 
 use again_base::model::{Boottime, Span};
 use serde::Deserialize;
 
-use super::parcel::{Parcel, Piece, cut};
+use super::event_batch::{EventBatch, Chunk, cut};
 use super::positions::Positions;
 use crate::spool::{LONGEST_READ, RunFile, Spool};
 use crate::wire::event::Begun;
 use crate::wire::name::Id;
 
-/// Between two parcels: each is a signature. Runs do not ring again within half of that.
+/// Between two batches: each is a signature. Runs do not ring again within half of that.
 const PACE: Span = Span::from_nanos(20_000_000);
 /// After a failure.
 const PAUSE: Span = Span::from_secs(10);
@@ -29,24 +29,24 @@ pub struct Counts {
     pub dropped: u64,
 }
 
-/// A parcel on its way, and the file that it is from.
+/// A batch on its way, and the file that it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
     /// The file.
     pub file: RunFile,
-    /// Where the parcel begins in it, in bytes.
+    /// Where the batch begins in it, in bytes.
     offset: u64,
     /// How the run began.
     pub begun: Begun,
     /// What is told of it.
-    pub parcel: Parcel,
+    pub event_batch: EventBatch,
     /// Whether the run has ended with this.
     pub is_last: bool,
 }
 
 /// What was told, and when the next may be.
 #[derive(Debug)]
-pub struct Telling {
+pub struct EventPublisher {
     spool: Spool,
     /// How far the files are told.
     positions: Positions,
@@ -93,10 +93,10 @@ impl Budget {
     }
 }
 
-impl Telling {
+impl EventPublisher {
     /// Of this spool, where so much was told before.
-    pub fn new(spool: Spool, positions: Positions, counts: Counts, now: Boottime) -> Telling {
-        Telling {
+    pub fn new(spool: Spool, positions: Positions, counts: Counts, now: Boottime) -> EventPublisher {
+        EventPublisher {
             spool,
             positions,
             told: BTreeSet::new(),
@@ -117,8 +117,8 @@ impl Telling {
     /// When it is worth to look again, if nothing is heard until then.
     pub fn wakes(&self) -> Option<Boottime> {
         let marks = self.marks_at.filter(|_| !self.told.is_empty());
-        let parcel = (self.waits && self.under_way.is_none()).then_some(self.not_before);
-        [marks, parcel].into_iter().flatten().min()
+        let event_batch = (self.waits && self.under_way.is_none()).then_some(self.not_before);
+        [marks, event_batch].into_iter().flatten().min()
     }
 
     /// Runs and requests for which the executor is asked now.
@@ -196,16 +196,16 @@ impl Telling {
                 }
                 Ok(read) => read,
             };
-            let parcel = cut(Piece {
+            let event_batch = cut(Chunk {
                 bytes: &read.bytes,
                 is_last: read.is_last,
                 is_full: read.bytes.len() == LONGEST_READ,
             });
-            if parcel.length == 0 {
+            if event_batch.length == 0 {
                 self.told.extend(read.is_last.then_some(file.run));
                 continue;
             }
-            if let Err(at) = self.budget.take(parcel.length as u64, now) {
+            if let Err(at) = self.budget.take(event_batch.length as u64, now) {
                 (self.not_before, self.waits) = (at, true);
                 let most = HOURLY >> 20;
                 return Err(format!(
@@ -216,8 +216,8 @@ impl Telling {
                 begun: self.spool.begun(&file).map_err(named)?,
                 file,
                 offset,
-                is_last: read.is_last && parcel.length == read.bytes.len(),
-                parcel,
+                is_last: read.is_last && event_batch.length == read.bytes.len(),
+                event_batch,
             }));
         }
         unread.map_or(Ok(None), Err)
@@ -240,7 +240,7 @@ impl Telling {
         };
         self.not_before = now + PACE;
         self.waits = true;
-        let (told, dropped) = (sent.parcel.told(), sent.parcel.dropped());
+        let (told, dropped) = (sent.event_batch.told(), sent.event_batch.dropped());
         let (told, lost) = if is_told { (told, 0) } else { (0, told) };
         self.counts.sent += told;
         self.counts.dropped += dropped + lost;
@@ -250,7 +250,7 @@ impl Telling {
         }
         self.told
             .extend(sent.is_last.then(|| sent.file.run.clone()));
-        let position = sent.offset + sent.parcel.length as u64;
+        let position = sent.offset + sent.event_batch.length as u64;
         let put = self.positions.put(&sent.file.run, position);
         put.or_else(|e| {
             let why = format!("events will be told again after a restart: {e}");
@@ -261,7 +261,7 @@ impl Telling {
     /// What was on its way is tried again later. Why, if that is news.
     pub fn failed(&mut self, why: String, now: Boottime) -> Option<String> {
         if let Some(sent) = self.under_way.take() {
-            self.budget.left += sent.parcel.length as u64;
+            self.budget.left += sent.event_batch.length as u64;
         }
         self.pause(now);
         self.say(why)
@@ -310,18 +310,18 @@ mod tests {
     }
 
     /// With the positions in the same directory.
-    fn telling(directory: &Path) -> Telling {
+    fn publisher(directory: &Path) -> EventPublisher {
         let (spool, positions) = (Spool(directory.to_owned()), Positions::open(directory));
-        Telling::new(spool, positions, Counts::default(), at(0))
+        EventPublisher::new(spool, positions, Counts::default(), at(0))
     }
 
     /// The numbers of what is told next.
-    fn next(telling: &mut Telling, seconds: u64) -> Option<Vec<u64>> {
-        let sent = telling.next(at(seconds)).expect("a good spool")?;
-        let events = sent.parcel.events.iter().map(|event| event.n);
+    fn next(publisher: &mut EventPublisher, seconds: u64) -> Option<Vec<u64>> {
+        let sent = publisher.next(at(seconds)).expect("a good spool")?;
+        let events = sent.event_batch.events.iter().map(|event| event.n);
         Some(
             events
-                .chain(sent.parcel.ended.map(|ended| ended.n))
+                .chain(sent.event_batch.ended.map(|ended| ended.n))
                 .collect(),
         )
     }
@@ -331,38 +331,38 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let begun = Line::Begun(batch().begun);
         let mut file = run(dir.path(), 7, &[begun, Line::Event(event(1))]);
-        let mut telling = telling(dir.path());
-        assert_eq!(next(&mut telling, 1), Some(vec![1]));
+        let mut publisher = publisher(dir.path());
+        assert_eq!(next(&mut publisher, 1), Some(vec![1]));
         // One at a time.
         write(&mut file, &Line::Event(event(2)));
-        assert_eq!(next(&mut telling, 1), None);
-        telling.done(true, at(1)).expect("kept");
-        assert_eq!(next(&mut telling, 2), Some(vec![2]));
-        telling.done(true, at(2)).expect("kept");
+        assert_eq!(next(&mut publisher, 1), None);
+        publisher.done(true, at(1)).expect("kept");
+        assert_eq!(next(&mut publisher, 2), Some(vec![2]));
+        publisher.done(true, at(2)).expect("kept");
         // It says nothing, but may yet.
-        assert_eq!(next(&mut telling, 3), None);
+        assert_eq!(next(&mut publisher, 3), None);
         write(&mut file, &Line::Ended(ended(3)));
-        assert_eq!(next(&mut telling, 4), Some(vec![3]));
-        telling.done(true, at(4)).expect("kept");
-        assert_eq!(telling.marks(at(4)), []);
+        assert_eq!(next(&mut publisher, 4), Some(vec![3]));
+        publisher.done(true, at(4)).expect("kept");
+        assert_eq!(publisher.marks(at(4)), []);
         drop(file);
-        assert_eq!(next(&mut telling, 5), None);
+        assert_eq!(next(&mut publisher, 5), None);
         let run = Id::from_bits(7);
-        assert_eq!(telling.marks(at(5)), std::slice::from_ref(&run));
-        assert_eq!((telling.counts.sent, telling.counts.dropped), (3, 0));
+        assert_eq!(publisher.marks(at(5)), std::slice::from_ref(&run));
+        assert_eq!((publisher.counts.sent, publisher.counts.dropped), (3, 0));
         // One question at a time. Where the file stays as it is, the executor is asked again later.
-        assert_eq!(next(&mut telling, 6), None);
-        assert_eq!(telling.marks(at(6)), []);
+        assert_eq!(next(&mut publisher, 6), None);
+        assert_eq!(publisher.marks(at(6)), []);
         assert_eq!(
-            telling.marked(Some("gone".to_owned()), at(6)),
+            publisher.marked(Some("gone".to_owned()), at(6)),
             Some("gone".to_owned())
         );
-        assert_eq!(telling.wakes(), Some(at(16)));
-        assert_eq!(telling.marks(at(16)), std::slice::from_ref(&run));
-        telling.spool.mark(&[run]).expect("marked");
-        assert_eq!(telling.marked(None, at(17)), None);
+        assert_eq!(publisher.wakes(), Some(at(16)));
+        assert_eq!(publisher.marks(at(16)), std::slice::from_ref(&run));
+        publisher.spool.mark(&[run]).expect("marked");
+        assert_eq!(publisher.marked(None, at(17)), None);
         assert_eq!(
-            (next(&mut telling, 27), telling.marks(at(27))),
+            (next(&mut publisher, 27), publisher.marks(at(27))),
             (None, vec![])
         );
     }
@@ -378,18 +378,18 @@ mod tests {
         drop(run(dir.path(), 7, &lines));
         let mut told = Vec::new();
         for round in 0.. {
-            let mut telling = telling(dir.path());
-            let Some(numbers) = next(&mut telling, round) else {
+            let mut publisher = publisher(dir.path());
+            let Some(numbers) = next(&mut publisher, round) else {
                 break;
             };
             // Every second one dies before the backend has answered.
             if round % 2 == 1 {
                 told.extend(numbers);
                 assert_eq!(
-                    telling.under_way.as_ref().map(|sent| &sent.begun),
+                    publisher.under_way.as_ref().map(|sent| &sent.begun),
                     Some(&batch().begun)
                 );
-                telling.done(true, at(round)).expect("kept");
+                publisher.done(true, at(round)).expect("kept");
             }
         }
         assert_eq!(told, (1..=600).collect::<Vec<_>>());
@@ -399,15 +399,15 @@ mod tests {
     fn what_failed_is_tried_again_later_and_at_once_with_a_new_connection() {
         let dir = tempfile::tempdir().expect("a directory");
         drop(run(dir.path(), 7, &[Line::Event(event(1))]));
-        let mut telling = telling(dir.path());
-        assert_eq!(next(&mut telling, 1), Some(vec![1]));
+        let mut publisher = publisher(dir.path());
+        assert_eq!(next(&mut publisher, 1), Some(vec![1]));
         let why = || "no answer".to_owned();
-        assert_eq!(telling.failed(why(), at(1)), Some(why()));
-        assert_eq!(telling.failed(why(), at(1)), None);
-        assert_eq!(next(&mut telling, 2), None);
-        assert_eq!(telling.wakes(), Some(at(11)));
-        telling.reached(at(3));
-        assert_eq!(next(&mut telling, 3), Some(vec![1]));
+        assert_eq!(publisher.failed(why(), at(1)), Some(why()));
+        assert_eq!(publisher.failed(why(), at(1)), None);
+        assert_eq!(next(&mut publisher, 2), None);
+        assert_eq!(publisher.wakes(), Some(at(11)));
+        publisher.reached(at(3));
+        assert_eq!(next(&mut publisher, 3), Some(vec![1]));
     }
 
     #[test]
@@ -429,14 +429,14 @@ mod tests {
         let mut file = run(dir.path(), 7, &[]);
         writeln!(file, "\0\0\0").expect("written");
         write(&mut file, &Line::Event(event(1)));
-        let mut telling = telling(dir.path());
-        let sent = telling
+        let mut publisher = publisher(dir.path());
+        let sent = publisher
             .next(at(1))
             .expect("a good spool")
             .expect("an event");
         assert!(sent.begun.unknown);
         let batch = sent
-            .parcel
+            .event_batch
             .batch(&batch().node, &sent.file.run, &sent.begun);
         assert!(batch.expect("one").begun.unknown);
     }
@@ -445,14 +445,14 @@ mod tests {
     fn that_a_node_has_told_what_it_may_is_said_once() {
         let dir = tempfile::tempdir().expect("a directory");
         drop(run(dir.path(), 7, &[Line::Event(event(1))]));
-        let mut telling = telling(dir.path());
-        telling.budget.left = 0;
-        let why = telling.next(at(0)).expect_err("too much");
+        let mut publisher = publisher(dir.path());
+        publisher.budget.left = 0;
+        let why = publisher.next(at(0)).expect_err("too much");
         assert!(why.contains("8 MiB"), "{why}");
-        assert!(telling.wakes() > Some(at(0)));
-        telling.not_before = at(0);
-        assert_eq!(telling.next(at(0)), Ok(None));
-        assert_eq!(next(&mut telling, 3600), Some(vec![1]));
+        assert!(publisher.wakes() > Some(at(0)));
+        publisher.not_before = at(0);
+        assert_eq!(publisher.next(at(0)), Ok(None));
+        assert_eq!(next(&mut publisher, 3600), Some(vec![1]));
     }
 
     #[test]
@@ -464,7 +464,7 @@ mod tests {
             dir.path().join(format!("1-{}", Id::from_bits(1))),
         )
         .expect("linked");
-        let mut one = telling(dir.path());
+        let mut one = publisher(dir.path());
         assert!(
             one.next(at(1))
                 .expect_err("a link")
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(one.next(at(20)), Ok(None));
         assert!(dir.path().join("notes").exists());
         let nowhere = dir.path().join("none");
-        let mut none = telling(&nowhere);
+        let mut none = publisher(&nowhere);
         assert_eq!((none.next(at(1)), none.wakes()), (Ok(None), None));
         assert_eq!(none.counts(), Counts::default());
     }
