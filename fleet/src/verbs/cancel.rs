@@ -6,7 +6,7 @@ use again_base::layout::{Look, complain, say};
 use again_base::sys::clock::moment;
 use serde_json::json;
 
-use super::board::Board;
+use super::progress::ProgressTable;
 use super::screen::Screen;
 use super::service::PATIENCE;
 use super::trigger::{ask, reply_json, wait};
@@ -40,7 +40,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
     };
     let question = Question::TakeBack { what, wait: true };
     let (mut conversation, reply) = ask(&settings, &question, began + PATIENCE)?;
-    let mut board = Board::of_cancels(&reply);
+    let mut progress = ProgressTable::of_cancels(&reply);
     let is_selection = reply.is_selection_cancelled();
     if is_selection && !args.json {
         let what = match &args.id {
@@ -60,7 +60,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
             "nothing to take back: no trigger {about} is on its way from here; what a node has taken is its own"
         );
         if args.json {
-            say(&reply_json(&reply, Some(&board)).to_string())?;
+            say(&reply_json(&reply, Some(&progress)).to_string())?;
         }
         complain(&format!("again-fleet: {nothing}"));
         return Ok(Exit::Failed);
@@ -73,17 +73,17 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
     // What is told in so short a time is told together.
     let screen = Screen::new(true);
     let until = Instant::now() + TARGETS;
-    wait(&mut conversation, &mut board, screen, (began, until))?;
+    wait(&mut conversation, &mut progress, screen, (began, until))?;
     if args.json {
-        let mut all = reply_json(&reply, Some(&board));
-        all["open"] = json!(board.open());
+        let mut all = reply_json(&reply, Some(&progress));
+        all["open"] = json!(progress.open());
         say(&all.to_string())?;
     } else {
         let look = Look::of_this_process();
-        for row in board.table(&look) {
+        for row in progress.table(&look) {
             say(&row)?;
         }
-        let open = board.open();
+        let open = progress.open();
         if !open.is_empty() {
             let open = named(&open);
             say(&format!(
@@ -95,5 +95,5 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
         complain(&format!("again-fleet: error: not taken back {error}"));
         return Ok(Exit::Failed);
     }
-    Ok(board.exit())
+    Ok(progress.exit())
 }

@@ -1,7 +1,7 @@
 //! What Puppet and people call.
 
 /// What became of each target, while somebody waits.
-mod board;
+mod progress;
 /// `again-fleet ca`.
 pub mod ca;
 /// `again-fleet cancel`.

@@ -9,7 +9,7 @@ use again_base::sys::clock::moment;
 use again_base::sys::localtime::utc;
 use serde_json::{Value, json};
 
-use super::board::Board;
+use super::progress::ProgressTable;
 use super::nodes::Roster;
 use super::reply::Reply;
 use super::run::{self, Run};
@@ -114,7 +114,7 @@ fn answered(
 ) -> Result<Exit, Problem> {
     let (id, ends) = (request.id.clone(), request.ttl + request.delta);
     let is_deferred = request.is_deferred();
-    let mut board = Board::new(&reply);
+    let mut progress = ProgressTable::new(&reply);
     if !args.json {
         lines(&reply, &id, is_deferred)?;
     }
@@ -124,10 +124,10 @@ fn answered(
     if waits {
         let until = began + Duration::from_nanos(ends.nanos());
         let screen = Screen::new(args.json);
-        wait(&mut conversation, &mut board, screen, (began, until))?;
+        wait(&mut conversation, &mut progress, screen, (began, until))?;
         if !args.json {
-            close(&board, span(began))?;
-            if board.exit() == Exit::NotInTime {
+            close(&progress, span(began))?;
+            if progress.exit() == Exit::NotInTime {
                 say(&format!(
                     "again-fleet: 'again-fleet story {id}' tells what becomes of it"
                 ))?;
@@ -135,7 +135,7 @@ fn answered(
         }
     }
     if args.json {
-        let waited = waits.then_some(&board);
+        let waited = waits.then_some(&progress);
         say_json(&id, args, &reply, waited, &known.away)?;
     }
     let error = reply.error().map(|error| format!("not fired {error}"));
@@ -144,7 +144,7 @@ fn answered(
         complain(&format!("again-fleet: error: {error}"));
     }
     Ok(match (args.wait, errors.as_slice()) {
-        (true, _) if waits && reply.not_stored().is_none() => board.exit(),
+        (true, _) if waits && reply.not_stored().is_none() => progress.exit(),
         (_, [_, ..]) => Exit::Failed,
         (true, []) => Exit::NotInTime,
         (false, []) => Exit::Done,
@@ -333,19 +333,19 @@ fn lines(reply: &Reply, id: &Id, is_deferred: bool) -> Result<(), Problem> {
 /// Hears what becomes of each target, until all have told or the time is over.
 pub(super) fn wait(
     conversation: &mut Conversation,
-    board: &mut Board,
+    progress: &mut ProgressTable,
     screen: Screen,
     (began, until): (Instant, Instant),
 ) -> Result<(), Problem> {
     let heard = loop {
-        if board.is_over() {
+        if progress.is_over() {
             break Ok(());
         }
-        screen.bar(&board.bar(span(began)));
+        screen.bar(&progress.bar(span(began)));
         let turn = until.min(Instant::now() + TURN);
         match conversation.next(turn) {
             Ok(Heard::Answer(Answer::Progress { target, news, .. })) => {
-                if let Some(line) = board.hear(&target, news) {
+                if let Some(line) = progress.hear(&target, news) {
                     screen.line(&line)?;
                 }
             }
@@ -367,12 +367,12 @@ pub(super) fn wait(
 }
 
 /// The table, and the last line.
-fn close(board: &Board, took: Span) -> Result<(), Problem> {
+fn close(progress: &ProgressTable, took: Span) -> Result<(), Problem> {
     let look = Look::of_this_process();
-    for row in board.table(&look) {
+    for row in progress.table(&look) {
         say(&row)?;
     }
-    let verdict = look.paint(board.tone(), &board.verdict(took));
+    let verdict = look.paint(progress.tone(), &progress.verdict(took));
     Ok(say(&format!("again-fleet: {verdict}"))?)
 }
 
@@ -384,11 +384,11 @@ fn say_json(
     id: &Id,
     args: &Trigger,
     reply: &Reply,
-    board: Option<&Board>,
+    progress: Option<&ProgressTable>,
     away: &[Node],
 ) -> Result<(), Problem> {
     let name = args.name.as_ref().map_or(NAME, |name| name.as_str());
-    let mut all = reply_json(reply, board);
+    let mut all = reply_json(reply, progress);
     all["id"] = json!(id);
     all["name"] = json!(name);
     all["away"] = json!(away);
@@ -396,14 +396,14 @@ fn say_json(
 }
 
 /// What was said, and what became of it.
-pub(super) fn reply_json(reply: &Reply, board: Option<&Board>) -> Value {
+pub(super) fn reply_json(reply: &Reply, progress: Option<&ProgressTable>) -> Value {
     let targets: Vec<Value> = reply
         .targets
         .iter()
         .map(|(node, fired)| {
             let (fired, mut why) = fired.json();
             let (outcome, told) =
-                board.map_or((Value::Null, Value::Null), |board| board.json(node));
+                progress.map_or((Value::Null, Value::Null), |progress| progress.json(node));
             if why.is_null() {
                 why = told;
             }

@@ -20,7 +20,7 @@ const BAR: usize = 20;
 
 /// Everything that is waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Board {
+pub struct ProgressTable {
     targets: BTreeMap<Node, Stand>,
     wish: Wish,
 }
@@ -93,7 +93,7 @@ impl State {
     }
 }
 
-impl Board {
+impl ProgressTable {
     /// Of what was said of a firing.
     pub fn new(reply: &Reply) -> Self {
         let stand = |(node, fired): (&Node, &Fired)| {
@@ -103,7 +103,7 @@ impl Board {
             };
             (node.clone(), Stand { state, why })
         };
-        Board {
+        ProgressTable {
             targets: reply.targets.iter().map(stand).collect(),
             wish: Wish::Run,
         }
@@ -111,9 +111,9 @@ impl Board {
 
     /// Of what was said of taking one back. A node may have had several: the worst of them counts.
     pub fn of_cancels(reply: &Reply) -> Self {
-        Board {
+        ProgressTable {
             wish: Wish::Cancel,
-            ..Board::new(reply)
+            ..ProgressTable::new(reply)
         }
     }
 
@@ -290,53 +290,53 @@ mod tests {
         colour: false,
     };
 
-    fn board(names: &[&str]) -> Board {
+    fn progress(names: &[&str]) -> ProgressTable {
         let answers = names.iter().map(|name| Answer::Delivered(node(name)));
-        Board::new(&reply(answers.collect()))
+        ProgressTable::new(&reply(answers.collect()))
     }
 
-    fn told(board: &mut Board, name: &str, outcome: Outcome) -> Option<String> {
-        board.hear(&node(name), News::Told(outcome, String::new()))
+    fn told(progress: &mut ProgressTable, name: &str, outcome: Outcome) -> Option<String> {
+        progress.hear(&node(name), News::Told(outcome, String::new()))
     }
 
     #[test]
     fn each_target_is_told_of_until_it_is_over() {
-        let mut board = board(&["a", "b"]);
+        let mut progress = progress(&["a", "b"]);
         assert_eq!(
-            told(&mut board, "a", Outcome::Taken).as_deref(),
+            told(&mut progress, "a", Outcome::Taken).as_deref(),
             Some("a: taken")
         );
-        assert_eq!(told(&mut board, "a", Outcome::Taken), None);
+        assert_eq!(told(&mut progress, "a", Outcome::Taken), None);
         let why = News::Told(Outcome::Failed, "exit status 4\u{202e}".to_owned());
         assert_eq!(
-            board.hear(&node("a"), why).as_deref(),
+            progress.hear(&node("a"), why).as_deref(),
             Some("a: failed: exit status 4\\u{202e}")
         );
         // Nothing comes after the end, and nobody else was asked for.
-        assert_eq!(told(&mut board, "a", Outcome::Changed), None);
-        assert_eq!(told(&mut board, "c", Outcome::Changed), None);
-        assert!(!board.is_over());
-        assert_eq!(board.open(), BTreeSet::from([node("b")]));
-        told(&mut board, "b", Outcome::Changed);
-        assert!(board.is_over());
+        assert_eq!(told(&mut progress, "a", Outcome::Changed), None);
+        assert_eq!(told(&mut progress, "c", Outcome::Changed), None);
+        assert!(!progress.is_over());
+        assert_eq!(progress.open(), BTreeSet::from([node("b")]));
+        told(&mut progress, "b", Outcome::Changed);
+        assert!(progress.is_over());
     }
 
     #[test]
     fn a_newer_trigger_goes_on_for_an_older_one() {
-        let mut board = board(&["a"]);
-        let line = board.hear(&node("a"), News::ReplacedBy(Id::from_bits(1)));
+        let mut progress = progress(&["a"]);
+        let line = progress.hear(&node("a"), News::ReplacedBy(Id::from_bits(1)));
         assert!(line.is_some_and(|line| line.starts_with("a: no word yet: a newer trigger")));
-        assert!(!board.is_over());
-        told(&mut board, "a", Outcome::Unchanged);
-        assert_eq!(board.exit(), Exit::Done);
+        assert!(!progress.is_over());
+        told(&mut progress, "a", Outcome::Unchanged);
+        assert_eq!(progress.exit(), Exit::Done);
     }
 
     /// Each outcome ends the command in one way; a new outcome has to be thought of.
     #[test]
     fn every_outcome_has_its_exit_status() {
         for outcome in Outcome::ALL {
-            let mut board = board(&["a"]);
-            told(&mut board, "a", *outcome);
+            let mut progress = progress(&["a"]);
+            told(&mut progress, "a", *outcome);
             let expected = match outcome {
                 Outcome::Changed | Outcome::Unchanged | Outcome::Satisfied | Outcome::Called => {
                     Exit::Done
@@ -345,7 +345,7 @@ mod tests {
                 Outcome::Cancelled | Outcome::Superseded | Outcome::Halted => Exit::Failed,
                 _ => Exit::NotInTime,
             };
-            assert_eq!(board.exit(), expected, "{outcome}");
+            assert_eq!(progress.exit(), expected, "{outcome}");
             // What may still come right is not over.
             let may_come = [
                 Outcome::Taken,
@@ -353,19 +353,19 @@ mod tests {
                 Outcome::Started,
                 Outcome::TooLate,
             ];
-            assert_eq!(board.is_over(), !may_come.contains(outcome), "{outcome}");
+            assert_eq!(progress.is_over(), !may_come.contains(outcome), "{outcome}");
         }
-        let mut board = board(&["a", "b", "c"]);
-        assert_eq!(board.exit(), Exit::NotInTime);
-        told(&mut board, "a", Outcome::Changed);
-        board.hear(&node("b"), News::NoAnswer);
-        told(&mut board, "c", Outcome::Changed);
-        assert_eq!((board.is_over(), board.exit()), (true, Exit::NotInTime));
+        let mut progress = progress(&["a", "b", "c"]);
+        assert_eq!(progress.exit(), Exit::NotInTime);
+        told(&mut progress, "a", Outcome::Changed);
+        progress.hear(&node("b"), News::NoAnswer);
+        told(&mut progress, "c", Outcome::Changed);
+        assert_eq!((progress.is_over(), progress.exit()), (true, Exit::NotInTime));
         // A failure is worse than silence.
         let failed = Answer::Failed(node("b"), "no".to_owned());
-        let board = Board::new(&reply(vec![Answer::Kept(node("a")), failed]));
-        assert_eq!(board.exit(), Exit::Failed);
-        assert_eq!(Board::new(&Reply::default()).exit(), Exit::Done);
+        let progress = ProgressTable::new(&reply(vec![Answer::Kept(node("a")), failed]));
+        assert_eq!(progress.exit(), Exit::Failed);
+        assert_eq!(ProgressTable::new(&Reply::default()).exit(), Exit::Done);
     }
 
     #[test]
@@ -378,21 +378,21 @@ mod tests {
             (Outcome::Started, Exit::Failed),
             (Outcome::Held, Exit::NotInTime),
         ] {
-            let mut board = Board::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
-            assert_eq!(board.exit(), Exit::NotInTime);
-            told(&mut board, "a", outcome);
-            assert_eq!((board.exit(), board.is_over()), (exit, false), "{outcome}");
+            let mut progress = ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            assert_eq!(progress.exit(), Exit::NotInTime);
+            told(&mut progress, "a", outcome);
+            assert_eq!((progress.exit(), progress.is_over()), (exit, false), "{outcome}");
         }
         // Of two for a node one came too late, whichever was told first.
         for outcomes in [
             [Outcome::Cancelled, Outcome::TooLate],
             [Outcome::TooLate, Outcome::Cancelled],
         ] {
-            let mut board = Board::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            let mut progress = ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
             for outcome in outcomes {
-                told(&mut board, "a", outcome);
+                told(&mut progress, "a", outcome);
             }
-            assert_eq!(board.exit(), Exit::Failed);
+            assert_eq!(progress.exit(), Exit::Failed);
         }
     }
 
@@ -400,11 +400,11 @@ mod tests {
     fn the_table_begins_with_what_has_to_be_looked_at() {
         let failed = Answer::Failed(node("z"), "over 10\u{202e} hops".to_owned());
         let answers = ["a", "b", "lb10"].map(|name| Answer::Delivered(node(name)));
-        let mut board = Board::new(&reply(answers.into_iter().chain([failed]).collect()));
-        told(&mut board, "a", Outcome::Changed);
-        told(&mut board, "b", Outcome::Started);
+        let mut progress = ProgressTable::new(&reply(answers.into_iter().chain([failed]).collect()));
+        told(&mut progress, "a", Outcome::Changed);
+        told(&mut progress, "b", Outcome::Started);
         assert_eq!(
-            board.table(&PLAIN),
+            progress.table(&PLAIN),
             [
                 "  z     not fired    over 10\\u{202e} hops",
                 "  b     started",
@@ -413,14 +413,14 @@ mod tests {
             ]
         );
         assert_eq!(
-            board.verdict(Span::from_secs(12)),
+            progress.verdict(Span::from_secs(12)),
             "1 of 4 nodes done in 12s: 1 changed, 1 started, 1 no word yet, 1 not fired"
         );
         assert_eq!(
-            board.bar(Span::from_secs(3)),
+            progress.bar(Span::from_secs(3)),
             "[##########----------] 2 of 4 in 3s: 1 changed, 1 started, 1 no word yet, 1 not fired"
         );
-        assert_eq!(board.tone(), Tone::Bad);
+        assert_eq!(progress.tone(), Tone::Bad);
     }
 
     #[test]
@@ -430,31 +430,31 @@ mod tests {
             colour: true,
         };
         for outcome in Outcome::ALL {
-            let mut board = board(&["a"]);
-            told(&mut board, "a", *outcome);
+            let mut progress = progress(&["a"]);
+            told(&mut progress, "a", *outcome);
             let word = format!("{:<11}", outcome.to_string());
             let painted = colour.paint(outcome.class().tone(), &word);
             assert!(
-                board.table(&colour)[0].contains(painted.trim_end()),
+                progress.table(&colour)[0].contains(painted.trim_end()),
                 "{outcome}"
             );
-            assert_eq!(board.tone(), outcome.class().tone(), "{outcome}");
+            assert_eq!(progress.tone(), outcome.class().tone(), "{outcome}");
         }
     }
 
     #[test]
     fn a_long_table_is_cut() {
         let names: Vec<String> = (0..203).map(|n| format!("n{n}")).collect();
-        let board = board(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        let rows = board.table(&PLAIN);
+        let progress = progress(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let rows = progress.table(&PLAIN);
         assert_eq!((rows.len(), rows[200].as_str()), (201, "  and 3 more"));
     }
 
     #[test]
     fn json_has_the_outcome_that_was_told() {
-        let mut board = board(&["a", "b"]);
-        told(&mut board, "a", Outcome::TooLate);
-        assert_eq!(board.json(&node("a")), (json!("too late"), json!("")));
-        assert_eq!(board.json(&node("b")), (Value::Null, json!("")));
+        let mut progress = progress(&["a", "b"]);
+        told(&mut progress, "a", Outcome::TooLate);
+        assert_eq!(progress.json(&node("a")), (json!("too late"), json!("")));
+        assert_eq!(progress.json(&node("b")), (Value::Null, json!("")));
     }
 }
