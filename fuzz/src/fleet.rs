@@ -5,7 +5,7 @@ use again_base::schema::origin::Word;
 use again_fleet::identity::authority::{Authority, Revocation};
 use again_fleet::identity::{Signer, Untrusted, certificate};
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::books::{Books, Record};
+use again_fleet::policy::replay::{ReplayLedger, Record};
 use again_fleet::policy::judge::{Rules, Signed, Verdict, admit, judge};
 use again_fleet::policy::lineage::{HOP_LIMIT, merged, onward};
 use again_fleet::wire::Malformed;
@@ -197,7 +197,7 @@ fn take(trigger: &Trigger) {
         trigger: trigger.clone(),
     };
     let _ = admit(&rules, &signed);
-    let mut books = Books::default();
+    let mut replays = ReplayLedger::default();
     let mut times = [
         trigger.fired(),
         trigger.expires(),
@@ -211,15 +211,15 @@ fn take(trigger: &Trigger) {
             wall,
             ..Moment::default()
         };
-        if let Verdict::Take(lineage) = judge(&rules, &books, trigger, &now) {
+        if let Verdict::Take(lineage) = judge(&rules, &replays, trigger, &now) {
             let all = merged([&lineage, &trigger.lineage]);
             let (by, to) = (&trigger.target, &trigger.sender);
             let within = onward(&all, (&trigger.id, Cause::Person), by, to, HOP_LIMIT);
             let _ = within.too_far.iter().map(ToString::to_string).count();
-            books.record(&Record::new(trigger, Outcome::Taken, "", rules.skew, &now));
-            let again = judge(&rules, &books, trigger, &now);
+            replays.record(&Record::new(trigger, Outcome::Taken, "", rules.skew, &now));
+            let again = judge(&rules, &replays, trigger, &now);
             assert_eq!(again, Verdict::Known(Outcome::Taken, String::new()));
-            books.forget(&now);
+            replays.forget(&now);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::wire::name::{Id, Node};
 
 /// Where the calls are, in the state directory. Nothing else is in there: systemd starts the program as soon as something is.
 const DIRECTORY: &str = "calls";
-/// What is not yet a call, and what is none, is among the books.
+/// What is not yet a call, and what is none, is among the replays.
 const BESIDE: &str = "take";
 const NEW: &str = "call.new";
 const UNREADABLE: &str = "call.unreadable";
@@ -200,7 +200,7 @@ impl Calls {
         self.directory.path()
     }
 
-    /// Where one file is among the books.
+    /// Where one file is among the replays.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.beside.path().join(name)
     }

@@ -12,7 +12,7 @@ use again_base::model::{Moment, Span};
 use again_base::sys::file::{OnDisk, atomic_write, read_regular, sync};
 use rustix::fs::OFlags;
 
-use crate::policy::books::{Books, Record};
+use crate::policy::replay::{ReplayLedger, Record};
 use crate::policy::page::{self, Change, LARGEST, Page};
 use crate::policy::share::Shares;
 use crate::wire::outcome::Outcome;
@@ -65,9 +65,9 @@ impl Ledger {
         })
     }
 
-    /// The books.
-    pub fn books(&self) -> &Books {
-        &self.page.books
+    /// The replays.
+    pub fn replays(&self) -> &ReplayLedger {
+        &self.page.replays
     }
 
     /// What was begun with and not ended.
@@ -271,7 +271,7 @@ mod tests {
 
     fn outcome(ledger: &Ledger, trigger: &Trigger) -> Option<Outcome> {
         ledger
-            .books()
+            .replays()
             .seen(&trigger.sender, &trigger.name)
             .map(|seen| seen.outcome)
     }
@@ -342,7 +342,7 @@ mod tests {
             "",
             "{}",
             "\u{0}",
-            r#"{"version":3,"books":{"senders":{},"size":0},"begun":[],"shares":{}}"#,
+            r#"{"version":3,"replays":{"senders":{},"size":0},"begun":[],"shares":{}}"#,
         ] {
             fs::write(&path, text).expect("written");
             let ledger = Ledger::open(dir.path()).expect("opened");

@@ -2,7 +2,7 @@
 //! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that met a rule is looked at
 //! again in the same way; where the rule names a program, its call is put on disk in the place of that.
 //!
-//! A trigger that is to be taken is written down before the helper is asked, and entered into the books afterwards. What was
+//! A trigger that is to be taken is written down before the helper is asked, and entered into the replays afterwards. What was
 //! written down and not entered, because this program was killed in between, is passed on again first of all: the helper knows
 //! its number.
 
@@ -345,7 +345,7 @@ impl Case {
         let (mut taken, mut late) = (Vec::new(), Vec::new());
         for (at, trigger) in ledger.begun().iter().enumerate() {
             let trigger = trigger.clone();
-            match judge(&self.rules, ledger.books(), &trigger, now) {
+            match judge(&self.rules, ledger.replays(), &trigger, now) {
                 Verdict::Take(lineage) => taken.push(Taken {
                     at,
                     trigger,
@@ -380,7 +380,7 @@ impl Case {
     }
 
     /// A verdict on each value; or else what is to be said of it. Those with the lowest numbers are judged first, and what is to
-    /// be taken waits in the books from then on, so that no name that makes room cuts it off.
+    /// be taken waits in the replays from then on, so that no name that makes room cuts it off.
     fn judge_all(
         &self,
         ledger: &mut Ledger,
@@ -417,7 +417,7 @@ impl Case {
     /// Judges a trigger, and records the verdict.
     fn judge(&self, ledger: &mut Ledger, came: &Came, now: &Moment) -> Result<Verdict, Answer> {
         let trigger = &came.trigger;
-        let verdict = judge(&self.rules, ledger.books(), trigger, now);
+        let verdict = judge(&self.rules, ledger.replays(), trigger, now);
         if let (Verdict::Take(_), Some(own)) = (&verdict, &came.own) {
             self.is_left(own)?;
         }

@@ -1,12 +1,12 @@
 //! What a target makes of one register.
 //!
 //! It is asked twice: by the service, which lets nothing come near root that nobody accepted could have sent; and by the one
-//! who takes, as root, with the books.
+//! who takes, as root, with the replays.
 
 use again_base::model::{Moment, Span, Walltime};
 
 use super::accept::{Accept, Extensions};
-use super::books::Books;
+use super::replay::ReplayLedger;
 use super::lineage::{self, TooFar};
 use super::lock::{self, Lock};
 use super::term;
@@ -119,16 +119,16 @@ pub enum Verdict {
 const FEW: u64 = 16;
 
 /// Judges a trigger that came in.
-pub fn judge(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdict {
-    let seen = books.seen(&trigger.sender, &trigger.name);
-    let highest = seen.map_or(0, |seen| seen.number).max(books.floor(trigger));
+pub fn judge(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment) -> Verdict {
+    let seen = replays.seen(&trigger.sender, &trigger.name);
+    let highest = seen.map_or(0, |seen| seen.number).max(replays.floor(trigger));
     let is_waiting = seen.is_some_and(|seen| seen.is_waiting(trigger));
-    if !is_waiting && let Some(known) = known(books, trigger, highest) {
+    if !is_waiting && let Some(known) = known(replays, trigger, highest) {
         return known;
     }
     let limit = now.wall + rules.skew;
     let is_ahead = Walltime::from_millis(trigger.number) > limit;
-    let verdict = match fresh(rules, books, trigger, now) {
+    let verdict = match fresh(rules, replays, trigger, now) {
         Verdict::Held(why) => return Verdict::Held(why),
         verdict if !is_ahead || trigger.number <= highest.saturating_add(FEW) => verdict,
         // What is not recorded is not done either.
@@ -138,20 +138,20 @@ pub fn judge(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> V
         _ => return Verdict::Held(ahead("numbered", trigger.number, trigger, now)),
     };
     let is_taken = matches!(verdict, Verdict::Take(_));
-    match books.lacks_room(trigger, is_taken, now) {
+    match replays.lacks_room(trigger, is_taken, now) {
         Some(why) => Verdict::Held(why),
         None => verdict,
     }
 }
 
 /// What is known of a trigger, or of its id. Each id is acted on once, with whatever number it comes.
-fn known(books: &Books, trigger: &Trigger, highest: u64) -> Option<Verdict> {
-    let seen = books.seen(&trigger.sender, &trigger.name);
+fn known(replays: &ReplayLedger, trigger: &Trigger, highest: u64) -> Option<Verdict> {
+    let seen = replays.seen(&trigger.sender, &trigger.name);
     if let Some(seen) = seen.filter(|seen| seen.is(trigger)) {
         return Some(Verdict::Known(seen.outcome, seen.why.clone()));
     }
     if trigger.ask == Ask::Run
-        && let Some((outcome, why)) = books.outcome(trigger)
+        && let Some((outcome, why)) = replays.outcome(trigger)
     {
         return Some(Verdict::Known(outcome, why.to_owned()));
     }
@@ -159,8 +159,8 @@ fn known(books: &Books, trigger: &Trigger, highest: u64) -> Option<Verdict> {
 }
 
 /// Judges a trigger of which nothing is known.
-fn fresh(rules: &Rules, books: &Books, trigger: &Trigger, now: &Moment) -> Verdict {
-    let was_taken = matches!(books.outcome(trigger), Some((Outcome::Taken, _)));
+fn fresh(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment) -> Verdict {
+    let was_taken = matches!(replays.outcome(trigger), Some((Outcome::Taken, _)));
     if trigger.ask == Ask::Cancel && was_taken {
         return Verdict::Settled(Outcome::TooLate, "it had been taken".to_owned());
     }
@@ -202,7 +202,7 @@ fn ahead(what: &str, millis: u64, trigger: &Trigger, now: &Moment) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::books::MOST_NAMES;
+    use super::super::replay::MOST_NAMES;
     use super::super::lineage::tests::{lineage, node};
     use super::super::term::tests::moment;
     use super::*;
@@ -244,8 +244,8 @@ mod tests {
         moment("a", 50_000_000_u64.saturating_add_signed(millis), wall)
     }
 
-    fn verdict(books: &Books, trigger: &Trigger, millis: i64) -> Verdict {
-        judge(&rules(), books, trigger, &at(millis))
+    fn verdict(replays: &ReplayLedger, trigger: &Trigger, millis: i64) -> Verdict {
+        judge(&rules(), replays, trigger, &at(millis))
     }
 
     #[test]
@@ -308,17 +308,17 @@ mod tests {
 
     #[test]
     fn a_trigger_is_taken_in_its_time() {
-        let books = Books::default();
+        let replays = ReplayLedger::default();
         let take = Verdict::Take(trigger().lineage);
         let hour = 3_600_000;
         for millis in [-300_000, 0, hour, hour + 299_999] {
-            assert_eq!(verdict(&books, &trigger(), millis), take, "{millis}");
+            assert_eq!(verdict(&replays, &trigger(), millis), take, "{millis}");
         }
         assert!(matches!(
-            verdict(&books, &trigger(), -300_001),
+            verdict(&replays, &trigger(), -300_001),
             Verdict::Held(_)
         ));
-        let late = verdict(&books, &trigger(), hour + 300_000);
+        let late = verdict(&replays, &trigger(), hour + 300_000);
         assert!(
             matches!(late, Verdict::Settled(Outcome::Expired, _)),
             "{late:?}"
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn a_wrong_clock_is_named() {
-        let books = Books::default();
+        let replays = ReplayLedger::default();
         assert_eq!(
-            verdict(&books, &trigger(), -600_000),
+            verdict(&replays, &trigger(), -600_000),
             Verdict::Held("fired at 1970-01-01 00:16:40 UTC by the clock of web1, here it is 1970-01-01 00:06:40 UTC".to_owned())
         );
         let late = Verdict::Settled(
@@ -337,18 +337,18 @@ mod tests {
             "fired at 1970-01-01 00:16:40 UTC for 1h, here it is 1970-01-01 02:16:40 UTC"
                 .to_owned(),
         );
-        assert_eq!(verdict(&books, &trigger(), 7_200_000), late);
+        assert_eq!(verdict(&replays, &trigger(), 7_200_000), late);
     }
 
     #[test]
     fn a_number_counts_once() {
-        let mut books = Books::default();
-        books.enter(&trigger(), Outcome::Taken, &at(0));
+        let mut replays = ReplayLedger::default();
+        replays.enter(&trigger(), Outcome::Taken, &at(0));
         let known = |outcome, why: &str| Verdict::Known(outcome, why.to_owned());
-        assert_eq!(verdict(&books, &trigger(), 1), known(Outcome::Taken, ""));
+        assert_eq!(verdict(&replays, &trigger(), 1), known(Outcome::Taken, ""));
         // Also when it would have expired by now.
         assert_eq!(
-            verdict(&books, &trigger(), 7_200_000),
+            verdict(&replays, &trigger(), 7_200_000),
             known(Outcome::Taken, "")
         );
         let older = Trigger {
@@ -358,35 +358,35 @@ mod tests {
             ..trigger()
         };
         let superseded = Verdict::Superseded(1_000_000);
-        assert_eq!(verdict(&books, &older, 1), superseded);
+        assert_eq!(verdict(&replays, &older, 1), superseded);
         // The number counts, and not what bears it.
         let other = Trigger {
             id: Id::from_bits(8),
             ..trigger()
         };
-        assert_eq!(verdict(&books, &other, 1), superseded);
+        assert_eq!(verdict(&replays, &other, 1), superseded);
         let newer = Trigger {
             number: 1_000_001,
             ..other
         };
-        assert_eq!(verdict(&books, &newer, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(verdict(&replays, &newer, 1), Verdict::Take(trigger().lineage));
         // Another name, or another sender, has numbers of its own.
         let other = Trigger {
             name: "b".parse().expect("a name"),
             ..older.clone()
         };
-        assert_eq!(verdict(&books, &other, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(verdict(&replays, &other, 1), Verdict::Take(trigger().lineage));
         let other = Trigger {
             sender: node("web2"),
             ..older
         };
-        assert_eq!(verdict(&books, &other, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(verdict(&replays, &other, 1), Verdict::Take(trigger().lineage));
     }
 
     /// With whatever number or name.
     #[test]
     fn an_id_counts_once() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let again = |number| Trigger {
             number,
             name: "b".parse().expect("a name"),
@@ -394,37 +394,37 @@ mod tests {
         };
         let known = |outcome| Verdict::Known(outcome, String::new());
         for outcome in [Outcome::Cancelled, Outcome::Taken] {
-            books.enter(&trigger(), outcome, &at(0));
-            assert_eq!(verdict(&books, &again(1_000_001), 1), known(outcome));
-            books = Books::default();
+            replays.enter(&trigger(), outcome, &at(0));
+            assert_eq!(verdict(&replays, &again(1_000_001), 1), known(outcome));
+            replays = ReplayLedger::default();
         }
         // It has not been acted on while it waits.
-        books.enter(&trigger(), Outcome::Held, &at(0));
+        replays.enter(&trigger(), Outcome::Held, &at(0));
         let take = Verdict::Take(trigger().lineage);
-        assert_eq!(verdict(&books, &trigger(), 1), take);
-        assert_eq!(verdict(&books, &again(1_000_001), 1), take);
+        assert_eq!(verdict(&replays, &trigger(), 1), take);
+        assert_eq!(verdict(&replays, &again(1_000_001), 1), take);
         // Another sender has ids of its own.
-        books.enter(&trigger(), Outcome::Taken, &at(0));
+        replays.enter(&trigger(), Outcome::Taken, &at(0));
         let other = Trigger {
             sender: node("web2"),
             ..again(5)
         };
-        assert_eq!(verdict(&books, &other, 1), take);
+        assert_eq!(verdict(&replays, &other, 1), take);
     }
 
     #[test]
     fn what_has_been_forgotten_does_not_come_again() {
-        let mut books = Books::default();
-        books.enter(&trigger(), Outcome::Taken, &at(0));
-        books.forget(&at(i64::try_from(MOST_TTL).expect("small") + 300_000));
-        let again = verdict(&books, &trigger(), 1000);
+        let mut replays = ReplayLedger::default();
+        replays.enter(&trigger(), Outcome::Taken, &at(0));
+        replays.forget(&at(i64::try_from(MOST_TTL).expect("small") + 300_000));
+        let again = verdict(&replays, &trigger(), 1000);
         assert_eq!(again, Verdict::Superseded(1_000_000));
     }
 
     /// A copy that is judged later would be taken otherwise.
     #[test]
     fn number_that_is_ahead_is_held_unless_it_is_directly_above_a_recorded_one() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let ahead = |number, ask| Trigger {
             ask,
             number,
@@ -436,53 +436,53 @@ mod tests {
             "numbered at 1970-01-01 00:21:40 UTC by the clock of web1",
         );
         for ask in [Ask::Run, Ask::Cancel] {
-            let held = verdict(&books, &ahead(limit + 1, ask), 0);
+            let held = verdict(&replays, &ahead(limit + 1, ask), 0);
             let Verdict::Held(why) = held else {
                 panic!("{held:?}");
             };
             assert!(why.starts_with(words), "{why}");
         }
         let take = Verdict::Take(trigger().lineage);
-        assert_eq!(verdict(&books, &ahead(limit, Ask::Run), 0), take);
+        assert_eq!(verdict(&replays, &ahead(limit, Ask::Run), 0), take);
         // Of what has expired nothing is recorded.
         let hour = 3_600_000;
-        let late = verdict(&books, &ahead(u64::MAX, Ask::Run), hour + 300_000);
+        let late = verdict(&replays, &ahead(u64::MAX, Ask::Run), hour + 300_000);
         assert!(
             matches!(late, Verdict::Known(Outcome::Expired, _)),
             "{late:?}"
         );
         // The clock was set back since.
-        books.enter(&ahead(limit, Ask::Run), Outcome::Taken, &at(0));
-        let judged = |number| verdict(&books, &ahead(number, Ask::Run), -200_000);
+        replays.enter(&ahead(limit, Ask::Run), Outcome::Taken, &at(0));
+        let judged = |number| verdict(&replays, &ahead(number, Ask::Run), -200_000);
         assert_eq!(judged(limit + FEW), take);
         assert!(matches!(judged(limit + FEW + 1), Verdict::Held(_)));
     }
 
     #[test]
     fn nothing_is_taken_at_or_below_a_floor_but_what_waits_already() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let named = |n: u64| Trigger {
             name: n.to_string().parse().expect("a name"),
             number: 1_000_000 + n,
             id: Id::from_bits(n.into()),
             ..trigger()
         };
-        books.enter(&named(1), Outcome::Held, &at(0));
+        replays.enter(&named(1), Outcome::Held, &at(0));
         for n in 2..=MOST_NAMES as u64 + 1 {
-            books.enter(&named(n), Outcome::Cancelled, &at(0));
+            replays.enter(&named(n), Outcome::Cancelled, &at(0));
         }
         let take = Verdict::Take(trigger().lineage);
-        assert_eq!(verdict(&books, &named(1), 1), take);
+        assert_eq!(verdict(&replays, &named(1), 1), take);
         for n in [0, 2] {
-            let late = verdict(&books, &named(n), 1);
+            let late = verdict(&replays, &named(n), 1);
             assert_eq!(late, Verdict::Superseded(1_000_002));
         }
-        assert_eq!(verdict(&books, &named(5000), 1), take);
+        assert_eq!(verdict(&replays, &named(5000), 1), take);
     }
 
     #[test]
     fn a_cancel_comes_in_time_or_too_late() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let back = |number| Trigger {
             ask: Ask::Cancel,
             number,
@@ -490,19 +490,19 @@ mod tests {
         };
         let settled = |outcome, why: &str| Verdict::Settled(outcome, why.to_owned());
         assert_eq!(
-            verdict(&books, &back(1_000_001), 1),
+            verdict(&replays, &back(1_000_001), 1),
             settled(Outcome::Cancelled, "")
         );
-        books.enter(&trigger(), Outcome::Taken, &at(0));
+        replays.enter(&trigger(), Outcome::Taken, &at(0));
         let too_late = settled(Outcome::TooLate, "it had been taken");
-        assert_eq!(verdict(&books, &back(1_000_001), 1), too_late);
-        assert_eq!(verdict(&books, &back(1_000_001), 7_200_000), too_late);
+        assert_eq!(verdict(&replays, &back(1_000_001), 1), too_late);
+        assert_eq!(verdict(&replays, &back(1_000_001), 7_200_000), too_late);
         // Of the newer one only; the older one's run is none of it.
         let newer = Trigger {
             id: Id::from_bits(8),
             ..back(1_000_002)
         };
-        assert_eq!(verdict(&books, &newer, 1), settled(Outcome::Cancelled, ""));
+        assert_eq!(verdict(&replays, &newer, 1), settled(Outcome::Cancelled, ""));
     }
 
     #[test]
@@ -511,32 +511,32 @@ mod tests {
             lineage: lineage(ways),
             ..trigger()
         };
-        let books = Books::default();
-        let refused = verdict(&books, &ways(&["1: web1 lb1 x web1"]), 1);
+        let replays = ReplayLedger::default();
+        let refused = verdict(&replays, &ways(&["1: web1 lb1 x web1"]), 1);
         let why = "over 3 hops: lb1 -> x -> web1 -> lb1 ...".to_owned();
         assert_eq!(refused, Verdict::Settled(Outcome::Refused, why));
-        let taken = verdict(&books, &ways(&["1: web1 lb1 x web1", "2: web1"]), 1);
+        let taken = verdict(&replays, &ways(&["1: web1 lb1 x web1", "2: web1"]), 1);
         assert_eq!(taken, Verdict::Take(lineage(&["2: web1"])));
     }
 
     #[test]
     fn a_sender_with_too_many_names_waits() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let named = |n: usize| Trigger {
             name: n.to_string().parse().expect("a name"),
             id: Id::from_bits(n as u128),
             ..trigger()
         };
         for n in 0..MOST_NAMES {
-            books.enter(&named(n), Outcome::Held, &at(0));
+            replays.enter(&named(n), Outcome::Held, &at(0));
         }
         let new = named(MOST_NAMES);
-        assert!(matches!(verdict(&books, &new, 1), Verdict::Held(_)));
+        assert!(matches!(verdict(&replays, &new, 1), Verdict::Held(_)));
         let back = Trigger {
             ask: Ask::Cancel,
             ..new
         };
-        assert!(matches!(verdict(&books, &back, 1), Verdict::Held(_)));
+        assert!(matches!(verdict(&replays, &back, 1), Verdict::Held(_)));
     }
 
     #[derive(Debug, Clone)]
@@ -549,7 +549,7 @@ mod tests {
         Jumps(i64),
         /// The machine starts anew.
         Reboots,
-        /// The books are gone through.
+        /// The replays are gone through.
         Forgets,
     }
 
@@ -579,7 +579,7 @@ mod tests {
                 name: (id % 2).to_string().parse().expect("a name"),
                 at: base + at, number: base + at + above, ttl, ..trigger()
             }).collect();
-            let (mut books, mut now, mut boots) = (Books::default(), moment("0", 0, base), 0);
+            let (mut replays, mut now, mut boots) = (ReplayLedger::default(), moment("0", 0, base), 0);
             let (mut highest, mut taken) = (BTreeMap::new(), BTreeSet::new());
             let mut forgotten = Walltime::default();
             for turn in turns {
@@ -595,11 +595,11 @@ mod tests {
                     }
                     Turn::Forgets => {
                         forgotten = forgotten.max(now.wall);
-                        let _ = books.forget(&now);
+                        let _ = replays.forget(&now);
                     }
                     Turn::Comes(which, waits) => {
                         let trigger = which.get(&triggers);
-                        let outcome = match judge(&rules(), &books, trigger, &now) {
+                        let outcome = match judge(&rules(), &replays, trigger, &now) {
                             Verdict::Take(_) if waits => Outcome::Held,
                             Verdict::Take(_) => {
                                 let before = highest.insert(trigger.name.clone(), trigger.number);
@@ -615,7 +615,7 @@ mod tests {
                             }
                             Verdict::Held(_) | Verdict::Known(..) | Verdict::Superseded(_) => continue,
                         };
-                        books.enter(trigger, outcome, &now);
+                        replays.enter(trigger, outcome, &now);
                     }
                 }
             }

@@ -5,7 +5,7 @@ pub mod accept;
 /// Which places belong to dead nodes.
 pub mod beat;
 /// What a target remembers, so that it acts on nothing twice.
-pub mod books;
+pub mod replay;
 /// What a sender asks for, as registers.
 pub mod fire;
 /// What a target makes of one register.

@@ -3,7 +3,7 @@
 use again_base::model::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::books::{Books, Record};
+use super::replay::{ReplayLedger, Record};
 use super::share::Shares;
 use crate::wire::trigger::Trigger;
 
@@ -20,7 +20,7 @@ const VERSION: u32 = 2;
 pub struct Page {
     version: u32,
     /// What became of triggers.
-    pub books: Books,
+    pub replays: ReplayLedger,
     /// What `again` is being asked for.
     pub begun: Vec<Trigger>,
     /// Each node's use of the cap.
@@ -45,7 +45,7 @@ impl Default for Page {
     fn default() -> Page {
         Page {
             version: VERSION,
-            books: Books::default(),
+            replays: ReplayLedger::default(),
             begun: Vec::new(),
             shares: Shares::default(),
         }
@@ -56,8 +56,8 @@ impl Page {
     /// Makes a change. Whether it changes anything.
     pub fn apply(&mut self, change: &Change) -> bool {
         match change {
-            Change::Recorded(record) => self.books.record(record),
-            Change::Forgotten(now) => self.books.forget(now),
+            Change::Recorded(record) => self.replays.record(record),
+            Change::Forgotten(now) => self.replays.forget(now),
             Change::Begun(begun) => replace(&mut self.begun, begun),
             Change::Shares(shares) => replace(&mut self.shares, shares),
         }
@@ -112,7 +112,7 @@ pub fn most(first: u64) -> u64 {
 mod tests {
     use again_base::model::Span;
 
-    use super::super::books::MOST_ENTRIES;
+    use super::super::replay::MOST_ENTRIES;
     use super::super::term::tests::moment;
     use super::*;
     use crate::wire::name::{Id, Name, Node};
@@ -224,7 +224,7 @@ mod tests {
                 assert!(page.apply(&change));
                 text.extend(line(&change));
             }
-            let each = (line(&page).len() - before) as u64 / page.books.size() as u64 + 1;
+            let each = (line(&page).len() - before) as u64 / page.replays.size() as u64 + 1;
             // With what `again` is being asked for, and the shares.
             all = all.max(most(each * MOST_ENTRIES as u64 + (8 << 20)));
             assert_eq!(Page::parse(&text), Ok((page, true)));

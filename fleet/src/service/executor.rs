@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::handover::{self, HEAD, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use again_base::model::{Boottime, Walltime};
 
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::rule::Rule;
 use crate::step::model::Place;
 use crate::wire::key::Key;

@@ -18,7 +18,7 @@ use held::{before, ended};
 use super::few::Few;
 use crate::backend::LEASE;
 use crate::policy::beat::SURE;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::beat::MOST_GROUPS;

@@ -4,7 +4,7 @@
 use again_base::model::{Moment, Span};
 
 use super::model::{Content, Found, Letter, LetterId, Place, State};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::judge;
 use crate::wire::outcome::Outcome;
 

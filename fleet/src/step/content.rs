@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::stored_selection::StoredSelection;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;

@@ -11,7 +11,7 @@ pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::Rules;
 use crate::policy::term::Term;

@@ -3,7 +3,7 @@
 use again_base::model::{Boottime, Moment, Span};
 
 use crate::handover::Evidence;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::judge::Signed;
 use crate::wire::name::{Name, Node};
 use crate::wire::trigger::Trigger;

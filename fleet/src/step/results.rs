@@ -7,7 +7,7 @@ use again_base::model::{Moment, Span, Walltime};
 use super::letters;
 use super::model::{Action, Content, Draft, Letter, LetterId, State};
 use super::room::size;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;

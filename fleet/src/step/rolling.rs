@@ -8,7 +8,7 @@ use again_base::model::Moment;
 use super::model::{Action, Answer, Content, LetterId, Register, Stage, State};
 use super::results::{self, News};
 use super::{target, turns};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 

@@ -11,7 +11,7 @@ use super::model::{
     Action, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState, State,
 };
 use super::{letters, results};
-use crate::policy::books::{MOST_ACCEPTED, MOST_NAMES};
+use crate::policy::replay::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
 use crate::policy::term::{self, Term};

@@ -14,7 +14,7 @@ use super::model::{
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
 use super::{ahead, results};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::judge::{self, Signed, Unfit};
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, Ran};

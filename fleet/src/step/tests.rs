@@ -6,7 +6,7 @@ use super::model::*;
 use super::{step, wakes};
 use crate::handover::Evidence;
 use crate::policy::accept::Accept;
-use crate::policy::books::{Books, Record, Which};
+use crate::policy::replay::{ReplayLedger, Record, Which};
 use crate::policy::fire::tests::request;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::{Rules, Signed, Verdict, judge};
@@ -753,14 +753,14 @@ fn request_that_comes_again_sends_nothing_new() {
     // Its target has answered, and the letter is gone: the target knows the id under any number.
     let lb1 = Bench::linked("lb1");
     let first = lb1.fired(2_000_000_000);
-    let mut books = Books::default();
+    let mut replays = ReplayLedger::default();
     let skew = lb1.state.rules.skew;
-    books.record(&Record::new(&first, Outcome::Taken, "", skew, &lb1.now));
+    replays.record(&Record::new(&first, Outcome::Taken, "", skew, &lb1.now));
     let again = Trigger {
         number: first.number + 5,
         ..first
     };
-    let verdict = judge(&lb1.state.rules, &books, &again, &lb1.now);
+    let verdict = judge(&lb1.state.rules, &replays, &again, &lb1.now);
     assert_eq!(verdict, Verdict::Known(Outcome::Taken, String::new()));
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::{Action, Found, Handed, Place, Stage, State};
 use crate::handover::MOST_TOGETHER;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::wire::name::Node;
 
 impl State {

@@ -17,7 +17,7 @@ const MOST_LOG: usize = 64;
 again_base::shown_words! {
     /// An outcome.
     pub enum Outcome {
-        /// It waits at the target, in the target's own books.
+        /// It waits at the target, in the target's own replays.
         Taken = "taken",
         /// It cannot be taken yet; the target looks at it again until its ttl is over.
         Held = "held",
@@ -228,7 +228,7 @@ impl Told {
         parts.join("; ")
     }
 
-    /// Whether the target's own books have more to tell of it: its run, or reruns that follow.
+    /// Whether the target's own replays have more to tell of it: its run, or reruns that follow.
     pub fn goes_on(&self) -> bool {
         let has_more = self.ran.as_ref().is_some_and(|ran| ran.more);
         has_more || [Outcome::Taken, Outcome::Started].contains(&self.outcome)

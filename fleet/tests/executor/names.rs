@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use again_fleet::policy::books::{MOST_ACCEPTED, MOST_NAMES};
+use again_fleet::policy::replay::{MOST_ACCEPTED, MOST_NAMES};
 use again_fleet::wire::name::{Id, Node as Certname};
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;

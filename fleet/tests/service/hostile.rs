@@ -199,7 +199,7 @@ fn a_copy_that_is_put_back_is_not_run_again(kind: Kind) {
     for copy in [&new, &old, &new, &old] {
         put(copy);
     }
-    // Nor by another service, with another the executor: the books are on disk.
+    // Nor by another service, with another the executor: the replays are on disk.
     lb1.kill();
     lb1.kill_take();
     lb1.take();

@@ -2,7 +2,7 @@
 //! write down what became of it, answer. What was not saved is gone when it dies.
 
 use again_base::model::{Moment, Span};
-use again_fleet::policy::books::{Books, MOST_NAMES, Record, Which};
+use again_fleet::policy::replay::{ReplayLedger, MOST_NAMES, Record, Which};
 use again_fleet::policy::judge::{self, Rules, Verdict};
 use again_fleet::policy::pace::{self, Pace};
 use again_fleet::policy::page::{Change, Page};
@@ -50,7 +50,7 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
     let knows_numbers = world.mutant != Some(Mutant::ForgetsNumbers);
     let ledger = &mut world.machines[n].ledger;
     if !knows_numbers {
-        ledger.page.books = Books::default();
+        ledger.page.replays = ReplayLedger::default();
     }
     ledger.page.apply(&Change::Forgotten(now.clone()));
     finish(world, n, &rules, &now)?;
@@ -62,7 +62,7 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
     for trigger in triggers {
         let ledger = &mut world.machines[n].ledger;
-        let verdict = judge::judge(&rules, &ledger.page.books, &trigger, &now);
+        let verdict = judge::judge(&rules, &ledger.page.replays, &trigger, &now);
         match verdict {
             Verdict::Take(lineage) => {
                 ledger.record(&trigger, Outcome::Held, "", (&rules, &now));
@@ -83,7 +83,7 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
             }
             Verdict::Known(outcome, why) => rest.push((trigger, outcome, why, None)),
             Verdict::Superseded(above) => {
-                if above == ledger.page.books.floor(&trigger) {
+                if above == ledger.page.replays.floor(&trigger) {
                     let me = world.machines[n].name.clone();
                     world.promises.is_below_a_floor(&me, &trigger);
                 }
@@ -144,7 +144,7 @@ fn finish(world: &mut World, n: usize, rules: &Rules, now: &Moment) -> Option<()
     let Machine { ledger, tool, .. } = &mut world.machines[n];
     let mut taken = Vec::new();
     for trigger in ledger.page.begun.clone() {
-        if let Verdict::Take(lineage) = judge::judge(rules, &ledger.page.books, &trigger, now) {
+        if let Verdict::Take(lineage) = judge::judge(rules, &ledger.page.replays, &trigger, now) {
             taken.push((trigger, lineage));
         } else if tool.has(&trigger.id) {
             ledger.record(&trigger, Outcome::Taken, "", (rules, now));
@@ -246,7 +246,7 @@ pub fn flood(world: &mut World, n: usize, sender: &Node) {
         let number = now.wall.millis() + name as u64 / 100;
         let one = made(world, n, sender, (Ask::Cancel, name), number);
         let machine = &mut world.machines[n];
-        let verdict = judge::judge(&machine.rules, &machine.ledger.page.books, &one, &now);
+        let verdict = judge::judge(&machine.rules, &machine.ledger.page.replays, &one, &now);
         if let Verdict::Settled(outcome, why) = verdict {
             machine
                 .ledger

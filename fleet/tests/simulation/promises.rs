@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again_fleet::policy::books::Which;
+use again_fleet::policy::replay::Which;
 use again_fleet::policy::lineage;
 use again_fleet::step::model::{Action, Back, Content, LetterId, News};
 use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};

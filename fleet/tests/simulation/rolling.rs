@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use again_fleet::policy::books::Which;
+use again_fleet::policy::replay::Which;
 use again_fleet::policy::rolling::{Count, Effect, Fact};
 use again_fleet::step::model::{Answer, Event};
 use again_fleet::wire::key::{Key, Prefix};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use again_fleet::policy::books::Which;
+use again_fleet::policy::replay::Which;
 use again_fleet::policy::lineage;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::books::Which;
+use again_fleet::policy::replay::Which;
 use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{

@@ -61,7 +61,7 @@ use super::publisher::EventPublisher;
 use crate::ask::Question;
 use crate::backend::Error;
 use crate::policy::accept::Who;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::judge::Rules;
 use crate::policy::newest::Ignored;
 use crate::policy::rolling::Count;

@@ -6,7 +6,7 @@ use again_base::sys::clock;
 use super::{Driver, then};
 use crate::ask;
 use crate::backend::{Error, NO_PLACES, Value};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::rolling::{Count, Effect, Fact};
 use crate::service::link::Call;
 use crate::service::slots::{Holder, Run, Slots, Waiter, named};

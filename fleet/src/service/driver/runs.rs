@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{Driver, Note};
 use crate::handover;
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::service::alarm::waited_for;
 use crate::service::{executor, runs};
 use crate::step::model::{Content, Event, LetterId};

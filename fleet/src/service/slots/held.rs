@@ -2,7 +2,7 @@
 
 use again_base::model::Identity;
 
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::policy::slots::Standing;
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};

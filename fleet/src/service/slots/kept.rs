@@ -3,7 +3,7 @@
 use again_base::model::Identity;
 
 use super::{Group, Holder, Place, Run, Slots};
-use crate::policy::books::Which;
+use crate::policy::replay::Which;
 use crate::wire::name::decode;
 
 impl Slots {

@@ -119,7 +119,7 @@ fn requests(settings: &Settings) -> Option<Finding> {
 fn ledger(state_dir: &Path, now: &Moment) -> Vec<Finding> {
     let path = state_dir.join(page::FILE);
     let text = read_regular(&path, page::LARGEST, 0).unwrap_or_default();
-    let page = Page::parse(&text).map(|(page, _)| page.books.warnings(now));
+    let page = Page::parse(&text).map(|(page, _)| page.replays.warnings(now));
     let warnings = page.unwrap_or_default().into_iter();
     let found = warnings.map(|what| Finding::warning("ledger", what, how::FEWER_NAMES));
     found.collect()
@@ -314,7 +314,7 @@ fn listens(text: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::books::Record;
+    use crate::policy::replay::Record;
     use crate::policy::term::tests::moment;
     use crate::wire::outcome::Outcome;
     use crate::wire::trigger::Trigger;
@@ -332,7 +332,7 @@ mod tests {
             let name = n.to_string().parse().expect("a name");
             let one = Trigger { name, ..trigger() };
             let skew = again_base::model::Span::from_secs(300);
-            page.books
+            page.replays
                 .record(&Record::new(&one, Outcome::Held, "", skew, &now));
         }
         std::fs::write(&path, page::line(&page)).expect("written");

@@ -316,9 +316,9 @@ impl Record {
     }
 }
 
-/// The books of one target.
+/// The replays of one target.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Books {
+pub struct ReplayLedger {
     senders: BTreeMap<Node, Sender>,
     /// Floor of all senders: the highest number of those that had nothing else left, and are forgotten.
     forgotten: u64,
@@ -326,7 +326,7 @@ pub struct Books {
     size: usize,
 }
 
-impl Books {
+impl ReplayLedger {
     /// What is known of this sender and name, whomever the sender spoke for.
     pub fn seen(&self, sender: &Node, name: &Name) -> Option<&Seen> {
         let groups = self.senders.get(sender)?.groups(name);
@@ -595,116 +595,116 @@ pub(crate) mod tests {
         }
     }
 
-    impl Books {
+    impl ReplayLedger {
         pub(crate) fn enter(&mut self, trigger: &Trigger, outcome: Outcome, now: &Moment) -> bool {
             self.record(&Record::new(trigger, outcome, "", SKEW, now))
         }
     }
 
-    fn seen<'a>(books: &'a Books, trigger: &Trigger) -> Option<&'a Seen> {
-        books.seen(&trigger.sender, &trigger.name)
+    fn seen<'a>(replays: &'a ReplayLedger, trigger: &Trigger) -> Option<&'a Seen> {
+        replays.seen(&trigger.sender, &trigger.name)
     }
 
-    fn has_room(books: &Books, trigger: &Trigger, is_taken: bool, now: &Moment) -> bool {
-        books.lacks_room(trigger, is_taken, now).is_none()
+    fn has_room(replays: &ReplayLedger, trigger: &Trigger, is_taken: bool, now: &Moment) -> bool {
+        replays.lacks_room(trigger, is_taken, now).is_none()
     }
 
     #[test]
     fn only_the_highest_number_is_kept() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         let (first, second) = (numbered(1_000_001), numbered(1_000_002));
-        assert!(books.enter(&second, Outcome::Taken, &now));
-        assert!(!books.enter(&first, Outcome::Expired, &now));
-        let known = seen(&books, &first).expect("known");
+        assert!(replays.enter(&second, Outcome::Taken, &now));
+        assert!(!replays.enter(&first, Outcome::Expired, &now));
+        let known = seen(&replays, &first).expect("known");
         assert_eq!((known.number, known.outcome), (1_000_002, Outcome::Taken));
         // What was taken stays known under a newer number.
-        books.enter(&numbered(1_000_003), Outcome::TooLate, &now);
-        assert_eq!(seen(&books, &first).expect("known").number, 1_000_003);
-        assert_eq!(books.outcome(&second), Some((Outcome::Taken, "")));
-        assert_eq!(books.outcome(&first), None);
+        replays.enter(&numbered(1_000_003), Outcome::TooLate, &now);
+        assert_eq!(seen(&replays, &first).expect("known").number, 1_000_003);
+        assert_eq!(replays.outcome(&second), Some((Outcome::Taken, "")));
+        assert_eq!(replays.outcome(&first), None);
     }
 
     #[test]
     fn forgotten_number_is_a_floor_when_the_clock_is_set_back() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let one = numbered(1_000_000);
-        books.enter(&one, Outcome::Taken, &moment("a", 0, 1_000_000));
+        replays.enter(&one, Outcome::Taken, &moment("a", 0, 1_000_000));
         let end = 1_000_000 + DAY + 300_000;
         for early in [
             moment("a", DAY, end - 1),
             moment("a", DAY + 299_999, end),
             moment("b", 1000, end),
         ] {
-            assert!(!books.forget(&early), "{early:?}");
+            assert!(!replays.forget(&early), "{early:?}");
         }
-        assert_eq!(books.floor(&one), 0);
-        assert!(books.forget(&moment("a", DAY + 300_000, end)));
-        assert_eq!(seen(&books, &one), None);
-        assert_eq!(books.floor(&spoken_for(one, "db1")), 1_000_000);
+        assert_eq!(replays.floor(&one), 0);
+        assert!(replays.forget(&moment("a", DAY + 300_000, end)));
+        assert_eq!(seen(&replays, &one), None);
+        assert_eq!(replays.floor(&spoken_for(one, "db1")), 1_000_000);
     }
 
     /// A trigger that is recorded while the clock is a month ahead is forgotten a day later, and not earlier.
     #[test]
     fn clock_that_is_ahead_for_a_moment_makes_nothing_expire_afterwards() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let (number, month) = (100 * DAY, 30 * DAY);
         let one = numbered(number);
-        books.enter(&one, Outcome::Expired, &moment("a", 0, number + month));
-        assert!(!books.forget(&moment("a", 1000, number + month + 1000)));
-        assert!(!books.forget(&moment("a", 2000, number + 2000)));
+        replays.enter(&one, Outcome::Expired, &moment("a", 0, number + month));
+        assert!(!replays.forget(&moment("a", 1000, number + month + 1000)));
+        assert!(!replays.forget(&moment("a", 2000, number + 2000)));
         // What the same sender fired earlier can still be taken.
-        assert_eq!(books.floor(&named(1)), 0);
+        assert_eq!(replays.floor(&named(1)), 0);
         let end = DAY + 300_000;
-        assert!(!books.forget(&moment("a", end - 1, number + month)));
-        assert!(books.forget(&moment("a", end, number + end)));
+        assert!(!replays.forget(&moment("a", end - 1, number + month)));
+        assert!(replays.forget(&moment("a", end, number + end)));
     }
 
     /// An older trigger may have had the longer ttl.
     #[test]
     fn a_number_is_remembered_longer_than_any_older_trigger_lives() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let newer = numbered(1_000_001);
-        books.enter(&newer, Outcome::Taken, &moment("a", 0, 1_000_001));
+        replays.enter(&newer, Outcome::Taken, &moment("a", 0, 1_000_001));
         let older = Trigger {
             ttl: DAY,
             ..trigger()
         };
         let last = older.expires().millis() + 299_999;
-        books.forget(&moment("a", last, last));
-        assert!(seen(&books, &newer).is_some());
+        replays.forget(&moment("a", last, last));
+        assert!(seen(&replays, &newer).is_some());
     }
 
     #[test]
     fn finished_name_with_the_lowest_number_makes_room_and_becomes_the_floor() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         // The lowest two wait here.
         for n in 0..MOST_NAMES {
-            assert!(has_room(&books, &named(n), true, &now));
+            assert!(has_room(&replays, &named(n), true, &now));
             let outcome = if n < 2 { Outcome::Held } else { Outcome::Taken };
-            books.enter(&named(n), outcome, &now);
+            replays.enter(&named(n), outcome, &now);
         }
-        let size = books.size();
+        let size = replays.size();
         let next = named(MOST_NAMES);
-        assert!(has_room(&books, &next, true, &now));
-        books.enter(&next, Outcome::Cancelled, &now);
-        assert_eq!(seen(&books, &named(2)), None);
-        assert!(seen(&books, &named(0)).is_some_and(|seen| seen.is_waiting(&named(0))));
-        assert_eq!(books.floor(&named(7)), named(2).number);
+        assert!(has_room(&replays, &next, true, &now));
+        replays.enter(&next, Outcome::Cancelled, &now);
+        assert_eq!(seen(&replays, &named(2)), None);
+        assert!(seen(&replays, &named(0)).is_some_and(|seen| seen.is_waiting(&named(0))));
+        assert_eq!(replays.floor(&named(7)), named(2).number);
         // Its id is known until it has expired.
-        assert_eq!(books.outcome(&named(2)), Some((Outcome::Taken, "")));
-        assert_eq!(books.size(), size + 1);
+        assert_eq!(replays.outcome(&named(2)), Some((Outcome::Taken, "")));
+        assert_eq!(replays.size(), size + 1);
         let later = moment("a", 4_000_000, 5_000_000);
-        assert!(books.forget(&later));
-        assert_eq!((books.outcome(&named(2)), books.size()), (None, size));
+        assert!(replays.forget(&later));
+        assert_eq!((replays.outcome(&named(2)), replays.size()), (None, size));
         // What the sender sends for another node has a floor of its own, and other senders have theirs.
-        assert_eq!(books.floor(&spoken_for(named(7), "db1")), 0);
+        assert_eq!(replays.floor(&spoken_for(named(7), "db1")), 0);
         let other = Trigger {
             sender: "web2".parse().expect("a certname"),
             ..named(7)
         };
-        assert_eq!(books.floor(&other), 0);
+        assert_eq!(replays.floor(&other), 0);
     }
 
     /// Whatever became of a name, it counts.
@@ -716,85 +716,85 @@ pub(crate) mod tests {
             Outcome::Expired,
             Outcome::Refused,
         ] {
-            let mut books = Books::default();
+            let mut replays = ReplayLedger::default();
             let now = moment("a", 0, 1_000_000);
             for n in 0..MOST_NAMES + 500 {
-                books.enter(&named(n), outcome, &now);
+                replays.enter(&named(n), outcome, &now);
             }
             let accepted = if outcome == Outcome::Taken { 500 } else { 0 };
-            assert_eq!(books.size(), 2 + MOST_NAMES + accepted, "{outcome}");
-            assert_eq!(books.floor(&named(0)), named(499).number);
+            assert_eq!(replays.size(), 2 + MOST_NAMES + accepted, "{outcome}");
+            assert_eq!(replays.floor(&named(0)), named(499).number);
         }
         // Names that wait leave no room.
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         for n in 0..MOST_NAMES {
-            books.enter(&named(n), Outcome::Held, &now);
+            replays.enter(&named(n), Outcome::Held, &now);
         }
         for is_taken in [false, true] {
-            assert!(!has_room(&books, &named(MOST_NAMES), is_taken, &now));
-            assert!(has_room(&books, &named(7), is_taken, &now));
+            assert!(!has_room(&replays, &named(MOST_NAMES), is_taken, &now));
+            assert!(has_room(&replays, &named(7), is_taken, &now));
         }
         assert!(has_room(
-            &books,
+            &replays,
             &spoken_for(named(MOST_NAMES), "db1"),
             true,
             &now
         ));
         // Nor do they once their triggers have expired.
         let later = moment("a", 4_000_000, 6_000_000);
-        assert!(has_room(&books, &named(MOST_NAMES), true, &later));
+        assert!(has_room(&replays, &named(MOST_NAMES), true, &later));
     }
 
     /// `again` remembers the number of each until it has expired.
     #[test]
     fn accepted_names_of_a_sender_are_bounded_whomever_it_speaks_for() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         for n in 0..MOST_ACCEPTED {
             let one = spoken_for(named(n), &format!("n{}", n / 900));
-            assert!(has_room(&books, &one, true, &now));
-            books.enter(&one, Outcome::Taken, &now);
+            assert!(has_room(&replays, &one, true, &now));
+            replays.enter(&one, Outcome::Taken, &now);
         }
         let next = spoken_for(named(MOST_ACCEPTED), "n9");
-        assert!(!has_room(&books, &next, true, &now));
-        assert!(has_room(&books, &next, false, &now), "a cancel");
-        assert!(has_room(&books, &spoken_for(named(7), "n0"), true, &now));
-        let warnings = books.warnings(&now);
+        assert!(!has_room(&replays, &next, true, &now));
+        assert!(has_room(&replays, &next, false, &now), "a cancel");
+        assert!(has_room(&replays, &spoken_for(named(7), "n0"), true, &now));
+        let warnings = replays.warnings(&now);
         assert!(
             warnings[0].starts_with("2000 names of web1 were accepted"),
             "{warnings:?}"
         );
         let later = moment("a", 4_000_000, 6_000_000);
-        assert!(has_room(&books, &next, true, &later));
-        assert!(books.warnings(&later).is_empty());
+        assert!(has_room(&replays, &next, true, &later));
+        assert!(replays.warnings(&later).is_empty());
     }
 
     /// The sender with the most entries makes room, and no other.
     #[test]
     fn all_senders_together_are_bounded() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         let small = Trigger {
             sender: "web2".parse().expect("a certname"),
             ..numbered(5)
         };
-        books.enter(&small, Outcome::Cancelled, &now);
+        replays.enter(&small, Outcome::Cancelled, &now);
         for n in 0..MOST_ENTRIES + 200 {
             let one = spoken_for(named(n), &format!("n{}", n / 900));
-            books.enter(&one, Outcome::Cancelled, &now);
+            replays.enter(&one, Outcome::Cancelled, &now);
         }
-        let size = books.size();
+        let size = replays.size();
         assert!((MOST_ENTRIES..MOST_ENTRIES + 3).contains(&size), "{size}");
-        assert!(seen(&books, &small).is_some());
-        assert_eq!(books.floor(&small), 0);
+        assert!(seen(&replays, &small).is_some());
+        assert_eq!(replays.floor(&small), 0);
         // All nodes that it speaks for have that floor.
-        let floor = books.floor(&spoken_for(named(0), "db9"));
+        let floor = replays.floor(&spoken_for(named(0), "db9"));
         assert!(floor > named(200).number, "{floor}");
-        assert!(books.warnings(&now)[0].starts_with("the ledger has 5000"));
-        let mut counted = books.clone();
+        assert!(replays.warnings(&now)[0].starts_with("the ledger has 5000"));
+        let mut counted = replays.clone();
         counted.forget(&now);
-        assert_eq!(counted, books, "counted anew");
+        assert_eq!(counted, replays, "counted anew");
     }
 
     fn of(sender: &str, trigger: Trigger) -> Trigger {
@@ -805,20 +805,20 @@ pub(crate) mod tests {
     }
 
     /// A ledger that is full: this sender has the most names, all accepted or all waiting, and 5,000 others have cancelled some.
-    fn full(outcome: Outcome, now: &Moment) -> Books {
-        let mut books = Books::default();
+    fn full(outcome: Outcome, now: &Moment) -> ReplayLedger {
+        let mut replays = ReplayLedger::default();
         for n in 0..MOST_ACCEPTED {
             let node = format!("n{}", n / 900);
-            books.enter(&spoken_for(named(n), &node), outcome, now);
+            replays.enter(&spoken_for(named(n), &node), outcome, now);
         }
         for n in 0.. {
-            if books.size() >= MOST_ENTRIES {
+            if replays.size() >= MOST_ENTRIES {
                 break;
             }
             let sender = format!("s{}", n % 5000);
-            books.enter(&of(&sender, named(n)), Outcome::Cancelled, now);
+            replays.enter(&of(&sender, named(n)), Outcome::Cancelled, now);
         }
-        books
+        replays
     }
 
     /// One that has nothing but triggers that wait does not keep others from making room.
@@ -826,57 +826,57 @@ pub(crate) mod tests {
     fn new_name_in_a_full_ledger_costs_one_or_two_others() {
         let now = moment("a", 0, 1_000_000);
         for outcome in [Outcome::Taken, Outcome::Held] {
-            let mut books = full(outcome, &now);
-            let accepted = |books: &Books| books.senders[&numbered(1).sender].count_accepted(&now);
-            assert_eq!(accepted(&books), MOST_ACCEPTED);
+            let mut replays = full(outcome, &now);
+            let accepted = |replays: &ReplayLedger| replays.senders[&numbered(1).sender].count_accepted(&now);
+            assert_eq!(accepted(&replays), MOST_ACCEPTED);
             for n in 1..20 {
-                let before = accepted(&books);
+                let before = accepted(&replays);
                 let next = of("new", named(2_000_000 + n));
-                assert!(has_room(&books, &next, true, &now), "{outcome} {n}");
-                books.enter(&next, Outcome::Taken, &now);
-                assert!(seen(&books, &next).is_some());
-                let size = books.size();
+                assert!(has_room(&replays, &next, true, &now), "{outcome} {n}");
+                replays.enter(&next, Outcome::Taken, &now);
+                assert!(seen(&replays, &next).is_some());
+                let size = replays.size();
                 assert!(
                     (MOST_ENTRIES..MOST_ENTRIES + 3).contains(&size),
                     "{outcome} {size}"
                 );
-                assert!(before - accepted(&books) <= 3, "{outcome}");
+                assert!(before - accepted(&replays) <= 3, "{outcome}");
             }
             let waiting = if outcome == Outcome::Held { 2000 } else { 1940 };
-            assert!(accepted(&books) >= waiting, "{outcome}");
+            assert!(accepted(&replays) >= waiting, "{outcome}");
         }
     }
 
     #[test]
     fn names_of_all_senders_that_were_accepted_are_bounded_for_the_one_with_the_most() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         for n in 0..MOST_ACCEPTED_OF_ALL {
             let one = spoken_for(named(n), &format!("n{}", n / 900));
             let sender = if n < 1900 { "web1" } else { "web2" };
-            assert!(has_room(&books, &of(sender, one.clone()), true, &now));
-            books.enter(&of(sender, one), Outcome::Taken, &now);
+            assert!(has_room(&replays, &of(sender, one.clone()), true, &now));
+            replays.enter(&of(sender, one), Outcome::Taken, &now);
         }
         let next = spoken_for(named(9000), "n9");
-        let why = books.lacks_room(&of("web1", next.clone()), true, &now);
+        let why = replays.lacks_room(&of("web1", next.clone()), true, &now);
         assert!(why.expect("held").ends_with("most of them, 1900, of web1"));
-        assert!(has_room(&books, &of("web1", next.clone()), false, &now));
-        assert!(has_room(&books, &of("web2", next.clone()), true, &now));
-        assert!(has_room(&books, &of("web3", next), true, &now));
-        let warnings = books.warnings(&now);
+        assert!(has_room(&replays, &of("web1", next.clone()), false, &now));
+        assert!(has_room(&replays, &of("web2", next.clone()), true, &now));
+        assert!(has_room(&replays, &of("web3", next), true, &now));
+        let warnings = replays.warnings(&now);
         let is_said = |text: &String| text.starts_with("3500 names of all senders");
         assert!(warnings.iter().any(is_said), "{warnings:?}");
     }
 
     #[test]
     fn triggers_that_wait_are_warned_of_before_others_are_held() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         for n in 0..MOST_NAMES / 5 * 4 {
-            assert!(books.warnings(&now).is_empty());
-            books.enter(&spoken_for(named(n), "db1"), Outcome::Held, &now);
+            assert!(replays.warnings(&now).is_empty());
+            replays.enter(&spoken_for(named(n), "db1"), Outcome::Held, &now);
         }
-        let warnings = books.warnings(&now);
+        let warnings = replays.warnings(&now);
         assert!(
             warnings[0].starts_with("800 triggers of web1 for db1 wait here"),
             "{warnings:?}"
@@ -886,63 +886,63 @@ pub(crate) mod tests {
     /// A sender that sends the same name for another node replaces what waits of it.
     #[test]
     fn name_of_two_nodes_is_known_once() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         let first = spoken_for(numbered(1_000_001), "web1");
         let second = spoken_for(numbered(1_000_002), "web2");
-        books.enter(&first, Outcome::Held, &now);
-        books.enter(&second, Outcome::Taken, &now);
+        replays.enter(&first, Outcome::Held, &now);
+        replays.enter(&second, Outcome::Taken, &now);
         for n in 0..MOST_NAMES {
-            books.enter(&spoken_for(named(10 + n), "web2"), Outcome::Taken, &now);
+            replays.enter(&spoken_for(named(10 + n), "web2"), Outcome::Taken, &now);
         }
-        assert_eq!(seen(&books, &second), None, "it made room");
-        assert_eq!(books.floor(&first), first.number);
+        assert_eq!(seen(&replays, &second), None, "it made room");
+        assert_eq!(replays.floor(&first), first.number);
     }
 
     /// Senders that never come again leave one floor for all.
     #[test]
     fn sender_of_which_nothing_is_left_is_forgotten() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         for n in 0..50 {
             let one = of(&format!("web{n}"), numbered(1_000_000 + n));
-            books.enter(&one, Outcome::Taken, &moment("a", n, 1_000_000 + n));
+            replays.enter(&one, Outcome::Taken, &moment("a", n, 1_000_000 + n));
         }
         let end = DAY + 400_000;
-        books.forget(&moment("a", end, 1_000_000 + end));
-        assert_eq!(books.size(), 0);
+        replays.forget(&moment("a", end, 1_000_000 + end));
+        assert_eq!(replays.size(), 0);
         for n in [0, 49, 99] {
             let one = of(&format!("web{n}"), numbered(1));
-            assert_eq!(books.floor(&one), 1_000_049);
+            assert_eq!(replays.floor(&one), 1_000_049);
         }
     }
 
     #[test]
     fn what_called_a_program_has_room_of_its_own_and_is_remembered_for_its_hour() {
-        let mut books = Books::default();
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
         for n in 0..MOST_CALLS {
-            books.enter(&call(n), Outcome::Called, &now);
+            replays.enter(&call(n), Outcome::Called, &now);
         }
-        assert!(!has_room(&books, &call(MOST_CALLS), true, &now));
-        assert!(!has_room(&books, &call(MOST_CALLS), false, &now));
-        assert!(has_room(&books, &call(7), true, &now));
-        assert!(has_room(&books, &numbered(1_000_000), true, &now));
-        assert!(books.warnings(&now)[0].starts_with("10000 events of web1 have called"));
+        assert!(!has_room(&replays, &call(MOST_CALLS), true, &now));
+        assert!(!has_room(&replays, &call(MOST_CALLS), false, &now));
+        assert!(has_room(&replays, &call(7), true, &now));
+        assert!(has_room(&replays, &numbered(1_000_000), true, &now));
+        assert!(replays.warnings(&now)[0].starts_with("10000 events of web1 have called"));
         let end = COUNTS + 300_000;
-        books.forget(&moment("a", end, 1_000_000 + end));
-        assert!(seen(&books, &call(0)).is_none() && seen(&books, &call(1)).is_some());
+        replays.forget(&moment("a", end, 1_000_000 + end));
+        assert!(seen(&replays, &call(0)).is_none() && seen(&replays, &call(1)).is_some());
         // Triggers that run Puppet live longer.
-        assert_eq!(books.floor(&call(0)), 1_000_000);
-        assert_eq!(books.floor(&numbered(1_000_000)), 0);
+        assert_eq!(replays.floor(&call(0)), 1_000_000);
+        assert_eq!(replays.floor(&numbered(1_000_000)), 0);
     }
 
     #[test]
-    fn books_come_back_from_json() {
-        let mut books = Books::default();
+    fn replays_come_back_from_json() {
+        let mut replays = ReplayLedger::default();
         let now = moment("a", 0, 1_000_000);
-        books.enter(&numbered(1_000_001), Outcome::Taken, &now);
-        let text = serde_json::to_string(&books).expect("JSON");
-        assert_eq!(serde_json::from_str::<Books>(&text).expect("books"), books);
+        replays.enter(&numbered(1_000_001), Outcome::Taken, &now);
+        let text = serde_json::to_string(&replays).expect("JSON");
+        assert_eq!(serde_json::from_str::<ReplayLedger>(&text).expect("replays"), replays);
     }
 
     proptest! {
@@ -951,18 +951,18 @@ pub(crate) mod tests {
         /// A name that is gone has left a floor, whatever was recorded in whatever order.
         #[test]
         fn no_number_is_lost_without_a_floor(numbers in prop::collection::vec(1..5000_u64, 1000..1400)) {
-            let mut books = Books::default();
+            let mut replays = ReplayLedger::default();
             let now = moment("a", 0, 1_000_000);
             for number in &numbers {
                 let one = Trigger { name: number.to_string().parse().expect("a name"), ..numbered(*number) };
-                if *number > books.floor(&one) {
-                    books.enter(&one, Outcome::Refused, &now);
+                if *number > replays.floor(&one) {
+                    replays.enter(&one, Outcome::Refused, &now);
                 }
-                prop_assert!(books.size() <= MOST_NAMES + 2);
+                prop_assert!(replays.size() <= MOST_NAMES + 2);
             }
             for number in numbers {
                 let one = Trigger { name: number.to_string().parse().expect("a name"), ..numbered(number) };
-                prop_assert!(seen(&books, &one).is_some() || number <= books.floor(&one));
+                prop_assert!(seen(&replays, &one).is_some() || number <= replays.floor(&one));
             }
         }
     }
