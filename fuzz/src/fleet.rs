@@ -7,7 +7,7 @@ use again_fleet::identity::{Signer, Untrusted, certificate};
 use again_fleet::policy::accept::Accept;
 use again_fleet::policy::replay::{ReplayLedger, Record};
 use again_fleet::policy::judge::{Rules, Signed, Verdict, admit, judge};
-use again_fleet::policy::lineage::{HOP_LIMIT, merged, onward};
+use again_fleet::policy::lineage::{HOP_LIMIT, merged, next_hop};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
@@ -214,7 +214,7 @@ fn take(trigger: &Trigger) {
         if let Verdict::Take(lineage) = judge(&rules, &replays, trigger, &now) {
             let all = merged([&lineage, &trigger.lineage]);
             let (by, to) = (&trigger.target, &trigger.sender);
-            let within = onward(&all, (&trigger.id, Cause::Person), by, to, HOP_LIMIT);
+            let within = next_hop(&all, (&trigger.id, Cause::Person), by, to, HOP_LIMIT);
             let _ = within.too_far.iter().map(ToString::to_string).count();
             replays.record(&Record::new(trigger, Outcome::Taken, "", rules.skew, &now));
             let again = judge(&rules, &replays, trigger, &now);

@@ -137,7 +137,7 @@ pub fn trigger(
 ) -> Result<(Trigger, Vec<TooFar>), HopLimit> {
     let firing = request.on_behalf.as_ref().unwrap_or(me);
     let new = (&request.id, request.cause);
-    let within = lineage::onward(&request.run, new, firing, target, limit);
+    let within = lineage::next_hop(&request.run, new, firing, target, limit);
     if within.lineage.0.is_empty() {
         return Err(HopLimit(within.too_far));
     }

@@ -63,7 +63,7 @@ pub struct Within {
 
 /// What a run on `firing` passes on to `target`: the origins of the triggers that it came from, one hop further; or a new one,
 /// if it came from none.
-pub fn onward(
+pub fn next_hop(
     run: &Lineage,
     new: (&Id, Cause),
     firing: &Node,
@@ -138,7 +138,7 @@ pub(crate) mod tests {
 
     fn fired(run: &[&str], firing: &str, target: &str, limit: usize) -> Within {
         let id = Id::from_bits(99);
-        onward(
+        next_hop(
             &lineage(run),
             (&id, Cause::Kick),
             &node(firing),
@@ -260,7 +260,7 @@ pub(crate) mod tests {
         #[test]
         fn what_goes_on_keeps_its_hops(run in any_lineage(), limit in 1..8_usize) {
             let id = Id::from_bits(99);
-            let within = onward(&run, (&id, Cause::Refresh), &node("x"), &node("a"), limit);
+            let within = next_hop(&run, (&id, Cause::Refresh), &node("x"), &node("a"), limit);
             for origin in &within.lineage.0 {
                 prop_assert!(origin.hops() <= limit);
                 prop_assert_eq!(origin.path.last(), Some(&node("x")));
@@ -280,7 +280,7 @@ pub(crate) mod tests {
             let mut run = lineage(&["50: a"]);
             let mut hops = 1;
             for other in &met {
-                let within = onward(&merged([&run, other]), (&id, Cause::Refresh), &node("x"), &node("a"), limit);
+                let within = next_hop(&merged([&run, other]), (&id, Cause::Refresh), &node("x"), &node("a"), limit);
                 match within.lineage.0.iter().find(|origin| origin.id == Id::from_bits(50)) {
                     Some(origin) => prop_assert_eq!(origin.hops(), hops + 1),
                     None => break,

@@ -7,7 +7,7 @@ use again_base::model::Span;
 use ring::digest::{Context, SHA256};
 
 use super::accept::is_like;
-use super::lineage::{TooFar, onward};
+use super::lineage::{TooFar, next_hop};
 use super::select::{Condition, is_class};
 use crate::wire::event::{Batch, Change, Event};
 use crate::wire::inventory::Inventory;
@@ -168,7 +168,7 @@ impl Rule {
         ];
         // What has gone too far by this node's own limit is refused when it is judged, and told.
         let new = (&id("run", &run, &[]), Cause::Event);
-        let within = onward(&batch.begun.origins, new, &batch.node, me, MOST_HOPS);
+        let within = next_hop(&batch.begun.origins, new, &batch.node, me, MOST_HOPS);
         if within.lineage.0.is_empty() {
             let ways: Vec<String> = within.too_far.iter().map(TooFar::to_string).collect();
             return Err(ways.join("; "));

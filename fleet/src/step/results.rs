@@ -14,7 +14,7 @@ use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome, Ran, Stopped, Told};
 use crate::wire::trigger::{MOST_TTL, Trigger};
 
-/// How many strangers are told at a time that they are refused; they must not fill the outbox.
+/// How many unknown senders are told at a time that they are refused; they must not fill the outbox.
 pub(super) const MOST_REFUSALS: usize = 100;
 /// How many origins that were stopped are remembered.
 const MOST_STOPPED: usize = 1000;
@@ -304,7 +304,7 @@ pub(super) fn until(state: &State, trigger: &Trigger, now: &Moment) -> Walltime 
     (trigger.expires() + skew).min(longest)
 }
 
-/// How many strangers are being told that they were refused.
+/// How many unknown senders are being told that they were refused.
 pub(super) fn refusals(state: &State) -> usize {
     let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Refused);
     state

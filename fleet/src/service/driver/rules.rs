@@ -56,11 +56,11 @@ impl Driver {
             }
         }
         let bytes = self.reactions.hold(bytes);
-        bytes.map_or(Vec::new(), |bytes| self.pursue(key, bytes, None))
+        bytes.map_or(Vec::new(), |bytes| self.follow(key, bytes, None))
     }
 
     /// Finds out what of a batch meets a rule. What hangs on something that is not known is looked at again.
-    fn pursue(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&Told>) -> Vec<Sight> {
+    fn follow(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&Told>) -> Vec<Sight> {
         let now = clock::moment();
         let mut open = Open {
             key,
@@ -234,7 +234,7 @@ impl Driver {
         let mut sights = Vec::new();
         for one in again {
             let told = one.key.signer().and_then(|node| told.get(node));
-            sights.extend(self.pursue(one.key, one.bytes, told));
+            sights.extend(self.follow(one.key, one.bytes, told));
         }
         self.seen(&mut sights);
     }
