@@ -8,7 +8,7 @@ use crate::wire::name::Node;
 
 /// What is to be asked of the backend, or written there.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Effect {
     /// To read the beat that an earlier service of this node has left.
     Find,
     /// To write this beat.
@@ -53,13 +53,13 @@ impl Beats {
         slots: Vec<Covered>,
         locks: Vec<Covered>,
         (now, clock): (Boottime, Walltime),
-    ) -> Option<Deed> {
+    ) -> Option<Effect> {
         if slots.is_empty() && locks.is_empty() || self.sent.is_some() || self.is_finding {
             return None;
         }
         let Some(last) = self.counter else {
             self.is_finding = true;
-            return Some(Deed::Find);
+            return Some(Effect::Find);
         };
         // Somebody may have put a copy of an older beat back before this service looked.
         let counter = clock.millis().max(last.saturating_add(1));
@@ -71,7 +71,7 @@ impl Beats {
             locks,
         };
         self.sent = Some((now, beat.clone()));
-        Some(Deed::Put(beat))
+        Some(Effect::Put(beat))
     }
 
     /// What earlier services have left is found, 0 for nothing; or it could not be read.
@@ -82,13 +82,13 @@ impl Beats {
 
     /// The beat was answered, or it is not known whether it was written. Others may have removed a place before it was: what stands after it
     /// is this node's for as long as others wait for the next beat.
-    pub fn answered(&mut self, is_written: bool) -> Option<Deed> {
+    pub fn answered(&mut self, is_written: bool) -> Option<Effect> {
         if !is_written {
             self.sent = None;
         }
         self.sent
             .as_ref()
-            .map(|(_, beat)| Deed::Check(beat.clone()))
+            .map(|(_, beat)| Effect::Check(beat.clone()))
     }
 
     /// It was read which of its places stand, or that has failed. The beat that counts, and when it was sent.
@@ -97,7 +97,7 @@ impl Beats {
     }
 
     /// It is time to look at the beats for these places. Those that are not looked at lose what was known of them.
-    pub fn look(&mut self, watched: Vec<Watched>, now: Boottime) -> Option<Deed> {
+    pub fn look(&mut self, watched: Vec<Watched>, now: Boottime) -> Option<Effect> {
         if self.look.is_some() {
             return None;
         }
@@ -109,7 +109,7 @@ impl Beats {
         nodes.sort_unstable();
         nodes.dedup();
         self.look = Some((now, watched));
-        Some(Deed::Look(nodes))
+        Some(Effect::Look(nodes))
     }
 
     /// What was found there, or nothing if the look has failed. Which places are dead.
@@ -142,9 +142,9 @@ mod tests {
         vec![Covered { name, first: 5 }]
     }
 
-    fn counter(deed: Option<Deed>) -> u64 {
-        match deed {
-            Some(Deed::Put(beat)) => beat.counter,
+    fn counter(effect: Option<Effect>) -> u64 {
+        match effect {
+            Some(Effect::Put(beat)) => beat.counter,
             other => panic!("{other:?}"),
         }
     }
@@ -181,16 +181,16 @@ mod tests {
     fn counter_grows_over_restarts_whatever_the_clock_says() {
         let mut beats = Beats::new("n1".parse().expect("a certname"));
         let beat = |beats: &mut Beats, seconds| beats.beat(place(), Vec::new(), at(seconds));
-        assert_eq!(beat(&mut beats, 1), Some(Deed::Find));
+        assert_eq!(beat(&mut beats, 1), Some(Effect::Find));
         assert_eq!(beat(&mut beats, 2), None, "it is not known yet");
         // A read that fails is repeated.
         beats.found(None);
-        assert_eq!(beat(&mut beats, 3), Some(Deed::Find));
+        assert_eq!(beat(&mut beats, 3), Some(Effect::Find));
         // The clock was ahead before.
         beats.found(Some(5_000_000));
         assert_eq!(counter(beat(&mut beats, 4)), 5_000_001);
         assert_eq!(beat(&mut beats, 5), None, "one at a time");
-        assert!(matches!(beats.answered(true), Some(Deed::Check(_))));
+        assert!(matches!(beats.answered(true), Some(Effect::Check(_))));
         assert_eq!(beat(&mut beats, 5), None, "its places are not checked yet");
         let (sent, checked) = beats.checked(true).expect("a beat");
         assert_eq!((sent, checked.counter), (at(4).0, 5_000_001));

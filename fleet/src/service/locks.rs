@@ -150,7 +150,7 @@ struct Undone {
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Effect {
     /// To write down what is to outlive this service, before anything else is done.
     Save,
     /// To tell others the tokens that this node knows of.
@@ -190,15 +190,15 @@ pub struct Locks {
 
 impl Locks {
     /// From now on these. One that is not among them any more is given up.
-    pub fn set(&mut self, locks: &[Lock]) -> Vec<Deed> {
+    pub fn set(&mut self, locks: &[Lock]) -> Vec<Effect> {
         if locks.is_empty() && self.all.0.is_empty() {
             return Vec::new();
         }
-        let mut deeds = vec![Deed::Save, Deed::Retell];
+        let mut effects = vec![Effect::Save, Effect::Retell];
         for (name, one) in &mut self.all.0 {
             if !locks.iter().any(|lock| lock.name == *name) {
                 one.lock = None;
-                one.leave(name, &mut deeds);
+                one.leave(name, &mut effects);
                 (one.seen, one.due, one.passed) = (Seen::Unknown, None, None);
             }
         }
@@ -211,11 +211,11 @@ impl Locks {
                 let is_new = one.lock.replace(lock.clone()).is_none();
                 if is_new && !is_away {
                     one.due = Some(now + PAUSE);
-                    deeds.push(Deed::Look(lock.name.clone()));
+                    effects.push(Effect::Look(lock.name.clone()));
                 }
             }
         }
-        deeds
+        effects
     }
 
     /// The highest tokens that this node knows of, of the locks for which it is a candidate.
@@ -260,8 +260,8 @@ impl Locks {
     }
 
     /// The backend is there. What this node holds it goes on holding, if its lease lives.
-    pub fn reached(&mut self) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn reached(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
         (self.away, self.jitter) = (None, self.jitter + Span::from_secs(1));
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         for (name, one) in &mut self.all.0 {
@@ -275,14 +275,14 @@ impl Locks {
             match one.place {
                 Some(place) if place.revision > 0 && one.lock.is_some() => {
                     one.asked = Some(now);
-                    deeds.push(Deed::Resume(name.clone(), place.lease));
-                    deeds.push(Deed::Look(name.clone()));
+                    effects.push(Effect::Resume(name.clone(), place.lease));
+                    effects.push(Effect::Look(name.clone()));
                 }
-                _ => one.leave(name, &mut deeds),
+                _ => one.leave(name, &mut effects),
             }
             one.due = one.lock.as_ref().map(|lock| now + lock.pause(&me) + jitter);
         }
-        deeds
+        effects
     }
 
     /// The backend is not there any more.
@@ -294,16 +294,16 @@ impl Locks {
     }
 
     /// Keeps leases alive.
-    pub fn beat(&mut self) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn beat(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if self.away.is_some() {
-            return deeds;
+            return effects;
         }
         for (name, one) in &mut self.all.0 {
             match one.place {
                 Some(place) if place.revision > 0 && one.asked.is_none() => {
                     one.asked = Some(self.now);
-                    deeds.push(Deed::Resume(name.clone(), place.lease));
+                    effects.push(Effect::Resume(name.clone(), place.lease));
                 }
                 // The reason may be one of this node's own, or have passed.
                 None if one.lock.is_some()
@@ -312,21 +312,21 @@ impl Locks {
                         || !one.ignored.is_empty()
                         || !one.refused.is_empty()) =>
                 {
-                    deeds.push(Deed::Look(name.clone()));
+                    effects.push(Effect::Look(name.clone()));
                 }
                 _ => {}
             }
         }
-        deeds
+        effects
     }
 
     /// Some time has passed.
-    pub fn tick(&mut self) -> Vec<Deed> {
-        let (mut deeds, now) = (Vec::new(), self.now);
+    pub fn tick(&mut self) -> Vec<Effect> {
+        let (mut effects, now) = (Vec::new(), self.now);
         for (name, one) in &mut self.all.0 {
             if one.can_end() && one.ends() <= now {
                 one.has_ended = true;
-                deeds.push(Deed::Say(format!(
+                effects.push(Effect::Say(format!(
                     "whether this node still holds the lock '{name}' is not known: its lease or its beats may have ended, and another one may hold it"
                 )));
             }
@@ -335,32 +335,32 @@ impl Locks {
             }
             one.due = None;
             match (one.stage, one.place) {
-                (Stage::Asking(_) | Stage::Publishing(_), _) => deeds.push(Deed::Look(name.clone())),
+                (Stage::Asking(_) | Stage::Publishing(_), _) => effects.push(Effect::Look(name.clone())),
                 (Stage::Idle, Some(place)) if one.asked.is_none() => {
                     one.asked = Some(now);
-                    deeds.push(Deed::Resume(name.clone(), place.lease));
+                    effects.push(Effect::Resume(name.clone(), place.lease));
                 }
                 (Stage::Idle, None) if one.is_free() => {
                     (one.stage, one.asked) = (Stage::Entering, Some(now));
-                    deeds.push(Deed::Enter(name.clone()));
+                    effects.push(Effect::Enter(name.clone()));
                 }
                 (Stage::Idle, None) if one.seen == Seen::Coming => {
                     let (revision, since) = one.came;
                     one.due = Some(since + COMES);
                     if since + COMES <= now {
                         one.due = Some(now + COMES);
-                        deeds.push(Deed::Clear(name.clone(), revision));
+                        effects.push(Effect::Clear(name.clone(), revision));
                     }
                 }
                 _ => {}
             }
         }
-        deeds
+        effects
     }
 
     /// What was to be removed does not stand there at this revision: it was signed, or it went between a list and the beginning of the
     /// watch, which then shows no end.
-    pub fn not_cleared(&mut self, name: &Name, revision: u64) -> Vec<Deed> {
+    pub fn not_cleared(&mut self, name: &Name, revision: u64) -> Vec<Effect> {
         let due = self.now + PAUSE.times(2) + self.jitter;
         let one = self.all.get_mut(name);
         let is_same = |one: &&mut One| one.seen == Seen::Coming && one.came.0 == revision;
@@ -368,7 +368,7 @@ impl Locks {
             return Vec::new();
         };
         (one.seen, one.due) = (Seen::Unknown, Some(due));
-        vec![Deed::Look(name.clone())]
+        vec![Effect::Look(name.clone())]
     }
 
     /// Something stands there, or nothing, as of this revision; where it was listed, it stood there after all that was answered before.
@@ -378,11 +378,11 @@ impl Locks {
         seen: Seen,
         revision: Option<u64>,
         is_list: bool,
-    ) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         let Some(one) = self.all.get_mut(name).filter(|one| one.lock.is_some()) else {
-            return deeds;
+            return effects;
         };
         let own = one.place.map_or(0, |place| place.first.max(place.revision));
         let is_old = match revision {
@@ -395,12 +395,12 @@ impl Locks {
             }
         };
         if is_old {
-            return deeds;
+            return effects;
         }
         one.at = one.at.max(revision.unwrap_or(0));
-        let seen = one.believed(name, seen, (now, is_list), &mut deeds);
+        let seen = one.believed(name, seen, (now, is_list), &mut effects);
         if one.learn(&seen) {
-            deeds.extend([Deed::Save, Deed::Retell]);
+            effects.extend([Effect::Save, Effect::Retell]);
         }
         let is_known = one.seen == seen;
         one.seen = seen;
@@ -414,7 +414,7 @@ impl Locks {
                 _ => false,
             };
             if !stands {
-                one.lose(name, &mut deeds);
+                one.lose(name, &mut effects);
             }
         }
         match &one.seen {
@@ -422,22 +422,22 @@ impl Locks {
             Seen::Coming if one.place.is_none() && one.stage == Stage::Idle => {
                 one.due = Some(one.came.1 + COMES);
             }
-            Seen::Nothing(why) if !is_known => deeds.push(nobody_can(name, why)),
+            Seen::Nothing(why) if !is_known => effects.push(nobody_can(name, why)),
             Seen::Held(_) => {
                 // An earlier service may have been killed before it had them run.
                 if one.is_mine(&me) && one.fired < one.token {
-                    deeds.push(Deed::Fire(name.clone()));
+                    effects.push(Effect::Fire(name.clone()));
                 }
-                one.heed(name, &me, &mut deeds);
+                one.heed(name, &me, &mut effects);
             }
             _ => {}
         }
-        deeds
+        effects
     }
 
     /// The first write is there, or the backend says that something stood there before.
-    pub fn entered(&mut self, name: &Name, place: Option<(u64, Lease)>) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn entered(&mut self, name: &Name, place: Option<(u64, Lease)>) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let (now, jitter) = (self.now, self.jitter);
         let one = self.all.get_mut(name);
         let one = one.filter(|one| one.stage == Stage::Entering);
@@ -450,7 +450,7 @@ impl Locks {
                     revision,
                 });
                 one.stage = Stage::Asking(now + PATIENCE);
-                deeds.extend([Deed::Save, Deed::Look(name.clone())]);
+                effects.extend([Effect::Save, Effect::Look(name.clone())]);
             }
             (Some(one), None) => {
                 (one.stage, one.asked) = (Stage::Idle, None);
@@ -461,15 +461,15 @@ impl Locks {
                     one.due = Some(now + PAUSE.times(2) + jitter);
                 }
             }
-            (None, Some((_, lease))) => deeds.push(Deed::Leave(name.clone(), lease)),
+            (None, Some((_, lease))) => effects.push(Effect::Leave(name.clone(), lease)),
             (None, None) => {}
         }
-        deeds
+        effects
     }
 
     /// Its word stands there: it holds the lock.
-    pub fn signed(&mut self, name: &Name, revision: u64) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn signed(&mut self, name: &Name, revision: u64) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let one = self.all.get_mut(name);
         if let Some(one) = one.filter(|one| one.stage == Stage::Signing)
             && let Some(place) = &mut one.place
@@ -480,13 +480,13 @@ impl Locks {
             one.beaten = one.asked.map_or(one.beaten, |asked| asked + SURE);
             one.confirmed();
             let token = one.token;
-            deeds.push(Deed::Save);
-            deeds.push(Deed::Note(format!(
+            effects.push(Effect::Save);
+            effects.push(Effect::Note(format!(
                 "this node holds the lock '{name}', with token {token}"
             )));
-            deeds.push(Deed::Fire(name.clone()));
+            effects.push(Effect::Fire(name.clone()));
         }
-        deeds
+        effects
     }
 
     /// Its lease was kept alive.
@@ -498,20 +498,20 @@ impl Locks {
     }
 
     /// All candidates are had to run.
-    pub fn fired(&mut self, name: &Name) -> Vec<Deed> {
+    pub fn fired(&mut self, name: &Name) -> Vec<Effect> {
         if let Some(one) = self.all.get_mut(name) {
             one.fired = one.token;
         }
-        vec![Deed::Save]
+        vec![Effect::Save]
     }
 
     /// What was ordered was not done, or nobody knows.
-    pub fn failed(&mut self, name: &Name) -> Vec<Deed> {
-        let (mut deeds, now) = (Vec::new(), self.now);
+    pub fn failed(&mut self, name: &Name) -> Vec<Effect> {
+        let (mut effects, now) = (Vec::new(), self.now);
         if let Some(one) = self.all.get_mut(name) {
             let mut pause = PAUSE;
             if one.place.is_none_or(|place| place.revision == 0) {
-                one.leave(name, &mut deeds);
+                one.leave(name, &mut effects);
                 pause = LEFT;
             }
             one.asked = None;
@@ -520,57 +520,57 @@ impl Locks {
                 one.due = Some(one.rests);
             }
         }
-        deeds
+        effects
     }
 
     /// It could not be looked. What was ordered beside that is answered all the same.
-    pub fn not_seen(&mut self, name: &Name) -> Vec<Deed> {
+    pub fn not_seen(&mut self, name: &Name) -> Vec<Effect> {
         let asked = self.all.get(name).and_then(|one| one.asked);
-        let deeds = self.failed(name);
+        let effects = self.failed(name);
         if let Some(one) = self.all.get_mut(name).filter(|one| one.place.is_some()) {
             one.asked = asked;
         }
-        deeds
+        effects
     }
 
     /// The backend says that its lease, or its write, is not there any more.
-    pub fn gone(&mut self, name: &Name) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn gone(&mut self, name: &Name) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         if let Some(one) = self.all.get_mut(name)
             && one.place.is_some()
         {
             let was_mine = one.is_mine(&me);
-            one.lose(name, &mut deeds);
+            one.lose(name, &mut effects);
             if was_mine || one.is_free() {
                 one.seen = Seen::Unknown;
             }
             one.due = one.lock.as_ref().map(|lock| now + lock.pause(&me) + jitter);
         }
-        deeds
+        effects
     }
 
     /// An operator wants it to go on.
-    pub fn passed(&mut self, name: &Name, token: u64, to: Node) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn passed(&mut self, name: &Name, token: u64, to: Node) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         if let Some(one) = self.all.get_mut(name)
             && one.lock.as_ref().is_some_and(|lock| lock.has(&to))
         {
             one.passed = Some((token, to));
-            one.heed(name, &me, &mut deeds);
+            one.heed(name, &me, &mut effects);
             // That it was given up may have been told before.
             if one.seen == Seen::Nobody {
                 one.will_try(&me, now, jitter);
             }
         }
-        deeds
+        effects
     }
 }
 
 /// Why nobody can, and what to do.
-fn nobody_can(name: &Name, why: &str) -> Deed {
-    Deed::Say(format!(
+fn nobody_can(name: &Name, why: &str) -> Effect {
+    Effect::Say(format!(
         "nobody can hold the lock '{name}': {why}; remove what stands there with 'etcdctl del'"
     ))
 }

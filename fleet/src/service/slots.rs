@@ -102,7 +102,7 @@ pub enum Waits {
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Effect {
     /// To write down what is to outlive this service.
     Save,
     /// To go to the end of the line.
@@ -183,7 +183,7 @@ impl Slots {
         name: &Name,
         limit: u32,
         run: Run,
-    ) -> Result<Vec<Deed>, String> {
+    ) -> Result<Vec<Effect>, String> {
         if self.groups.get(name).is_none() {
             self.groups.insert(name.clone(), Group::default());
         }
@@ -199,12 +199,12 @@ impl Slots {
             group.runs.push(run);
         }
         group.waiters.insert(waiter, None);
-        let mut deeds = vec![Deed::Save];
+        let mut effects = vec![Effect::Save];
         if group.stage == Stage::Idle && self.away.is_none() {
-            self.go_on(name, &mut deeds);
+            self.go_on(name, &mut effects);
         }
-        self.settle(&mut deeds);
-        Ok(deeds)
+        self.settle(&mut effects);
+        Ok(effects)
     }
 
     /// Somebody does not want to be told any more.
@@ -223,26 +223,26 @@ impl Slots {
     }
 
     /// A run has ended.
-    pub fn ended(&mut self, name: &Name, who: &Holder) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn ended(&mut self, name: &Name, who: &Holder) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if let Some(group) = self.groups.get_mut(name) {
             group.runs.retain(|run| run.who != *who);
             if group.runs.is_empty() {
                 group.is_over = true;
                 // They were a part of it.
                 let all = std::mem::take(&mut group.waiters);
-                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
+                effects.extend(all.0.into_iter().map(|(waiter, _)| Effect::Turn(waiter)));
             }
             if group.runs.is_empty() && group.stage != Stage::Ordered {
-                self.give_up(name, &mut deeds);
+                self.give_up(name, &mut effects);
             }
-            deeds.push(Deed::Save);
+            effects.push(Effect::Save);
         }
-        deeds
+        effects
     }
 
     /// Nobody needs the place any more. Where the backend is away, that is done later.
-    fn give_up(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+    fn give_up(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
@@ -251,28 +251,28 @@ impl Slots {
             Some(_) if self.away.is_some() => group.stage = Stage::Idle,
             Some(place) => {
                 group.stage = Stage::Ordered;
-                deeds.push(Deed::Leave(name.clone(), place.lease));
+                effects.push(Effect::Leave(name.clone(), place.lease));
             }
             None => {
                 self.groups.remove(name);
-                self.look_anew(deeds);
+                self.look_anew(effects);
             }
         }
     }
 
-    fn look_anew(&mut self, deeds: &mut Vec<Deed>) {
+    fn look_anew(&mut self, effects: &mut Vec<Effect>) {
         // What is known of a line counts until then: nobody comes before this node.
         self.round += 1;
-        deeds.push(Deed::Look);
+        effects.push(Effect::Look);
     }
 
     /// The backend is there: what was there before is taken up, and what was left undone is done.
-    pub fn reached(&mut self) -> Vec<Deed> {
+    pub fn reached(&mut self) -> Vec<Effect> {
         self.away = None;
-        let mut deeds = Vec::new();
+        let mut effects = Vec::new();
         // What was under way has failed with the connection.
-        self.retry(Stage::Idle, &mut deeds);
-        deeds
+        self.retry(Stage::Idle, &mut effects);
+        effects
     }
 
     /// When something is to be done.
@@ -283,33 +283,33 @@ impl Slots {
     }
 
     /// Some time has passed: what has failed is begun again, and what has ended is said.
-    pub fn tick(&mut self) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn tick(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
         for (name, group) in &mut self.groups.0 {
             if group.can_end() && group.ends() <= self.now {
                 group.has_ended = true;
-                deeds.push(Deed::Say(ended(name)));
+                effects.push(Effect::Say(ended(name)));
             }
         }
         if self.due.is_some_and(|due| due <= self.now) {
             self.due = None;
-            self.retry(Stage::Idle, &mut deeds);
+            self.retry(Stage::Idle, &mut effects);
         }
-        deeds
+        effects
     }
 
     /// Keeps the places alive.
-    pub fn beat(&mut self) -> Vec<Deed> {
-        let mut deeds = Vec::new();
-        self.retry(Stage::Stands, &mut deeds);
+    pub fn beat(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.retry(Stage::Stands, &mut effects);
         // Old etcds lose some of what they should tell.
         if self.groups.0.iter().any(|(_, group)| group.is_near()) {
-            self.look_anew(&mut deeds);
+            self.look_anew(&mut effects);
         }
-        deeds
+        effects
     }
 
-    fn retry(&mut self, stage: Stage, deeds: &mut Vec<Deed>) {
+    fn retry(&mut self, stage: Stage, effects: &mut Vec<Effect>) {
         if self.away.is_some() {
             return;
         }
@@ -317,31 +317,31 @@ impl Slots {
         let those = all.filter(|(_, group)| group.stage == stage && group.asked.is_none());
         let names: Vec<Name> = those.map(|(name, _)| name.clone()).collect();
         for name in names {
-            self.go_on(&name, deeds);
+            self.go_on(&name, effects);
         }
     }
 
-    fn go_on(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+    fn go_on(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
         };
         match group.place {
-            _ if group.runs.is_empty() => self.give_up(name, deeds),
-            Some(_) if group.is_over => self.give_up(name, deeds),
+            _ if group.runs.is_empty() => self.give_up(name, effects),
+            Some(_) if group.is_over => self.give_up(name, effects),
             Some(place) if place.revision > 0 => {
                 if group.stage == Stage::Idle {
                     group.stage = Stage::Ordered;
                 }
                 group.asked = Some(self.now);
-                deeds.push(Deed::Resume(name.clone(), place.lease));
+                effects.push(Effect::Resume(name.clone(), place.lease));
             }
-            _ => group.enter(name, self.now, deeds),
+            _ => group.enter(name, self.now, effects),
         }
     }
 
     /// The backend is not there any more.
-    pub fn lost(&mut self, why: &str) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn lost(&mut self, why: &str) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let away = format!("the backend is not there: {why}");
         let was_there = self.away.replace(away).is_none();
         self.round += 1;
@@ -349,19 +349,19 @@ impl Slots {
             (group.stage, group.asked, group.line) = (Stage::Idle, None, None);
             group.is_looking = false;
             if was_there && group.had_turn && !group.runs.is_empty() {
-                deeds.push(Deed::Say(format!(
+                effects.push(Effect::Say(format!(
                     "the slot in group '{name}' ends a minute after lease and beats were renewed last, unless the backend is back before: one more may run then"
                 )));
             }
         }
-        self.settle(&mut deeds);
-        deeds
+        self.settle(&mut effects);
+        effects
     }
 
     /// The first write is there.
-    pub fn entered(&mut self, name: &Name, first: u64, lease: Lease) -> Vec<Deed> {
+    pub fn entered(&mut self, name: &Name, first: u64, lease: Lease) -> Vec<Effect> {
         let Some(group) = self.groups.get_mut(name) else {
-            return vec![Deed::Leave(name.clone(), lease)];
+            return vec![Effect::Leave(name.clone(), lease)];
         };
         let revision = 0;
         group.place = Some(Place {
@@ -372,45 +372,45 @@ impl Slots {
         // Others have not watched this place before.
         group.beaten = group.asked.map(|asked| asked + SURE);
         group.confirmed();
-        let mut deeds = vec![Deed::Save];
+        let mut effects = vec![Effect::Save];
         if group.is_over {
-            self.give_up(name, &mut deeds);
+            self.give_up(name, &mut effects);
         } else {
-            deeds.push(Deed::Sign(name.clone()));
+            effects.push(Effect::Sign(name.clone()));
         }
-        deeds
+        effects
     }
 
     /// The place is there, as of this revision; or it is still there.
-    pub fn stands(&mut self, name: &Name, revision: Option<u64>) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn stands(&mut self, name: &Name, revision: Option<u64>) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
-            return deeds;
+            return effects;
         };
         match (&mut group.place, revision) {
             (Some(place), Some(revision)) => {
                 place.revision = revision;
-                deeds.push(Deed::Save);
+                effects.push(Effect::Save);
             }
             _ if group.asked.is_some() => group.confirmed(),
             // It is given up by now.
-            _ => return deeds,
+            _ => return effects,
         }
         let stood = group.stage == Stage::Stands;
         (group.stage, group.trouble) = (Stage::Stands, None);
         self.failures = 0;
         if group.is_over {
-            self.give_up(name, &mut deeds);
+            self.give_up(name, &mut effects);
         } else if stood {
-            self.settle(&mut deeds);
+            self.settle(&mut effects);
         } else {
-            self.look_anew(&mut deeds);
+            self.look_anew(&mut effects);
         }
-        deeds
+        effects
     }
 
     /// What was ordered was not done, and is tried again later.
-    pub fn failed(&mut self, name: &Name, why: String) -> Vec<Deed> {
+    pub fn failed(&mut self, name: &Name, why: String) -> Vec<Effect> {
         if let Some(group) = self.groups.get_mut(name) {
             (group.stage, group.trouble, group.asked) = (Stage::Idle, Some(why), None);
         }
@@ -425,41 +425,41 @@ impl Slots {
     }
 
     /// A place was given up.
-    pub fn left(&mut self, name: &Name, lease: Lease) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn left(&mut self, name: &Name, lease: Lease) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
-            return deeds;
+            return effects;
         };
         if group.place.is_none_or(|place| place.lease != lease) {
-            return deeds;
+            return effects;
         }
         (group.place, group.stage) = (None, Stage::Idle);
         // Somebody may have come meanwhile.
-        self.go_on(name, &mut deeds);
-        deeds.push(Deed::Save);
-        deeds
+        self.go_on(name, &mut effects);
+        effects.push(Effect::Save);
+        effects
     }
 
     /// The place is not there any more. A run that has begun goes on without; one that waits goes to the end of the line.
     /// Where that is seen and not told, it does so a little later, for it may be seen again.
-    pub fn gone(&mut self, name: &Name, is_seen: bool) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn gone(&mut self, name: &Name, is_seen: bool) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
-            return deeds;
+            return effects;
         };
         if let Some(place) = group.place.take() {
-            deeds.push(Deed::Leave(name.clone(), place.lease));
+            effects.push(Effect::Leave(name.clone(), place.lease));
         }
         let had_turn = std::mem::take(&mut group.had_turn);
         let is_said = std::mem::take(&mut group.has_ended);
         if had_turn && is_said {
             // It was said that it has ended.
         } else if had_turn {
-            deeds.push(Deed::Say(format!(
+            effects.push(Effect::Say(format!(
                 "the slot in group '{name}' is gone: released, its lease ended, or other nodes saw no beat for 90 s: the run here goes on, and one more may run meanwhile"
             )));
         } else {
-            deeds.push(Deed::Say(format!(
+            effects.push(Effect::Say(format!(
                 "the place in group '{name}' is gone: released, its lease ended, or other nodes saw no beat for 90 s: the run here waits at the end of the line"
             )));
         }
@@ -467,14 +467,14 @@ impl Slots {
         group.is_looking = false;
         if group.runs.is_empty() || had_turn && group.waiters.0.is_empty() {
             self.groups.remove(name);
-            self.look_anew(&mut deeds);
+            self.look_anew(&mut effects);
         } else if is_seen {
             self.due = Some(self.now + PAUSE);
         } else if self.away.is_none() {
-            group.enter(name, self.now, &mut deeds);
+            group.enter(name, self.now, &mut effects);
         }
-        deeds.push(Deed::Save);
-        deeds
+        effects.push(Effect::Save);
+        effects
     }
 
     /// Those before this node in a line, by their own word, whether they are all, and whether it stands behind them.
@@ -484,7 +484,7 @@ impl Slots {
         line: Vec<Standing>,
         is_all: bool,
         stands: bool,
-    ) -> Vec<Deed> {
+    ) -> Vec<Effect> {
         if let Some(group) = self.standing(name) {
             if is_all && !stands {
                 return self.gone(name, true);
@@ -501,7 +501,7 @@ impl Slots {
     }
 
     /// Nobody stands there any more; or this node does not.
-    pub fn saw_go(&mut self, name: &Name, node: &Node, me: &Node) -> Vec<Deed> {
+    pub fn saw_go(&mut self, name: &Name, node: &Node, me: &Node) -> Vec<Effect> {
         if let Some(group) = self.standing(name) {
             if node == me {
                 return self.gone(name, true);
@@ -519,13 +519,13 @@ impl Slots {
     }
 
     /// Sees whose turn has come, and tells whoever waits.
-    pub fn look(&mut self) -> Vec<Deed> {
-        let mut deeds = Vec::new();
-        self.settle(&mut deeds);
-        deeds
+    pub fn look(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.settle(&mut effects);
+        effects
     }
 
-    fn settle(&mut self, deeds: &mut Vec<Deed>) {
+    fn settle(&mut self, effects: &mut Vec<Effect>) {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
             let mut waits = Waits::Place;
@@ -543,7 +543,7 @@ impl Slots {
                     waits = Waits::Others(limit, before(line, group.is_all));
                 } else if group.is_all {
                     group.had_turn = true;
-                    deeds.push(Deed::Save);
+                    effects.push(Effect::Save);
                 } else {
                     waits = Waits::Others(limit, before(line, false));
                     is_enough &= std::mem::replace(&mut group.is_looking, true);
@@ -551,30 +551,30 @@ impl Slots {
             }
             if group.had_turn && is_sure {
                 let all = std::mem::take(&mut group.waiters);
-                deeds.extend(all.0.into_iter().map(|(waiter, _)| Deed::Turn(waiter)));
+                effects.extend(all.0.into_iter().map(|(waiter, _)| Effect::Turn(waiter)));
             }
             for (waiter, told) in &mut group.waiters.0 {
                 if told.as_ref() != Some(&waits) {
                     *told = Some(waits.clone());
-                    deeds.push(Deed::Tell(waiter.clone(), waits.clone()));
+                    effects.push(Effect::Tell(waiter.clone(), waits.clone()));
                 }
             }
         }
         if !is_enough {
-            self.look_anew(deeds);
+            self.look_anew(effects);
         }
     }
 }
 
 impl Group {
-    fn enter(&mut self, name: &Name, now: Boottime, deeds: &mut Vec<Deed>) {
+    fn enter(&mut self, name: &Name, now: Boottime, effects: &mut Vec<Effect>) {
         if let Some(place) = self.place.take() {
-            deeds.push(Deed::Leave(name.clone(), place.lease));
+            effects.push(Effect::Leave(name.clone(), place.lease));
         }
         (self.stage, self.is_over, self.trouble) = (Stage::Ordered, false, None);
         (self.line, self.is_looking, self.doubled) = (None, false, 0);
         self.asked = Some(now);
-        deeds.push(Deed::Enter(name.clone()));
+        effects.push(Effect::Enter(name.clone()));
     }
 
     /// The backend has done what was asked for: the lease lives from then on.

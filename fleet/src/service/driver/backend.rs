@@ -164,10 +164,10 @@ impl Driver {
         self.feed(Event::Reached);
         self.read_nodes_again();
         self.events_go_on();
-        let deeds = self.slots().reached();
-        self.do_all(deeds);
-        let deeds = self.locks().reached();
-        self.do_with_locks(deeds);
+        let effects = self.slots().reached();
+        self.do_all(effects);
+        let effects = self.locks().reached();
+        self.do_with_locks(effects);
         self.beat();
     }
 
@@ -188,8 +188,8 @@ impl Driver {
             self.feed(Event::Lost);
         }
         let why = ask::words(&self.health.why);
-        let deeds = self.slots().lost(&why);
-        self.do_all(deeds);
+        let effects = self.slots().lost(&why);
+        self.do_all(effects);
         self.locks().lost(&why);
         self.beats.lost();
     }

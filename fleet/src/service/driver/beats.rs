@@ -9,7 +9,7 @@ use tracing::warn;
 use super::{Driver, then};
 use crate::backend::Error;
 use crate::policy::beat::{Dead, Found};
-use crate::service::beats::Deed;
+use crate::service::beats::Effect;
 use crate::service::failures::Work;
 use crate::service::link::{Call, Listed};
 use crate::service::places::Act;
@@ -30,22 +30,22 @@ impl Driver {
         }
         self.send_beat();
         let watched = [self.slots.watched(), self.locks.watched()].concat();
-        let deed = self.beats.look(watched, clock::boottime());
-        self.do_with_beats(deed);
+        let effect = self.beats.look(watched, clock::boottime());
+        self.do_with_beats(effect);
     }
 
     fn send_beat(&mut self) {
         let (slots, locks) = (self.slots.covered(), self.locks.covered());
         let now = (clock::boottime(), clock::walltime());
-        let deed = self.beats.beat(slots, locks, now);
-        self.do_with_beats(deed);
+        let effect = self.beats.beat(slots, locks, now);
+        self.do_with_beats(effect);
     }
 
-    fn do_with_beats(&mut self, deed: Option<Deed>) {
-        match deed {
-            Some(Deed::Find) => self.list_beats(slice::from_ref(&self.me), true),
-            Some(Deed::Look(nodes)) => self.list_beats(&nodes, false),
-            Some(Deed::Put(beat)) => {
+    fn do_with_beats(&mut self, effect: Option<Effect>) {
+        match effect {
+            Some(Effect::Find) => self.list_beats(slice::from_ref(&self.me), true),
+            Some(Effect::Look(nodes)) => self.list_beats(&nodes, false),
+            Some(Effect::Put(beat)) => {
                 let draft = Draft::new(&self.namespace, &beat).map_err(|e| e.to_string());
                 match draft.and_then(|draft| self.sealed(&draft)) {
                     Ok(bytes) => self.order(Call::Put {
@@ -61,7 +61,7 @@ impl Driver {
                     }
                 }
             }
-            Some(Deed::Check(beat)) => {
+            Some(Effect::Check(beat)) => {
                 let slots = beat.slots.iter().map(slot_key(&self.me));
                 let locks = beat.locks.iter().map(lock_key);
                 self.list_for_beats(slots.chain(locks), |driver, _, answer| {
@@ -98,8 +98,8 @@ impl Driver {
                 self.note_refusal(Work::Beat, e, &what);
             }
         }
-        let deed = self.beats.answered(answer.is_ok());
-        self.do_with_beats(deed);
+        let effect = self.beats.answered(answer.is_ok());
+        self.do_with_beats(effect);
     }
 
     /// What stands at the places that the last beat covers, after it was written.
@@ -122,11 +122,11 @@ impl Driver {
         };
         let slot = slot_key(&node);
         let stands = |one: &Covered| is_there(lock_key(one), one.first);
-        let deeds = self.locks().beaten(&beat.locks, sent, stands);
-        self.do_with_locks(deeds);
+        let effects = self.locks().beaten(&beat.locks, sent, stands);
+        self.do_with_locks(effects);
         let stands = |one: &Covered| is_there(slot(one), one.first);
-        let deeds = self.slots().beaten(&beat.slots, sent, stands);
-        self.do_all(deeds);
+        let effects = self.slots().beaten(&beat.slots, sent, stands);
+        self.do_all(effects);
     }
 
     /// What stands at keys for beats, that of this node or those of others.

@@ -15,7 +15,7 @@ use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
 use crate::service::failures::Work;
 use crate::service::link::{Call, Listed};
-use crate::service::locks::{Deed, Locks, Seen, Standing};
+use crate::service::locks::{Effect, Locks, Seen, Standing};
 use crate::service::places::{Act, Entered};
 use crate::step::model::{Client, Event};
 use crate::wire::envelope::Draft;
@@ -46,17 +46,17 @@ impl Driver {
         if !has_places && !locks.is_empty() {
             warn!("{NO_LOCKS}");
         }
-        let deeds = self.locks().set(if has_places { locks } else { &[] });
-        self.do_with_locks(deeds);
+        let effects = self.locks().set(if has_places { locks } else { &[] });
+        self.do_with_locks(effects);
     }
 
     /// Some time has passed; where it is a beat, leases are kept alive.
     pub fn locks_go_on(&mut self, is_beat: bool) {
-        let mut deeds = self.locks().tick();
+        let mut effects = self.locks().tick();
         if is_beat {
-            deeds.extend(self.locks.beat());
+            effects.extend(self.locks.beat());
         }
-        self.do_with_locks(deeds);
+        self.do_with_locks(effects);
     }
 
     /// Something is written, or gone, below `lock/`.
@@ -65,8 +65,8 @@ impl Driver {
             Change::Put(value) => (self.lock_seen(name, &value), value.revision),
             Change::Removed { revision, .. } => (Seen::Nobody, revision),
         };
-        let deeds = self.locks().saw(name, seen, Some(revision), false);
-        self.do_with_locks(deeds);
+        let effects = self.locks().saw(name, seen, Some(revision), false);
+        self.do_with_locks(effects);
     }
 
     /// What a value is that stands at the key of a lock for which this node is a candidate.
@@ -103,8 +103,8 @@ impl Driver {
             Ok(Word {
                 lock, token, to, ..
             }) => {
-                let deeds = to.map(|to| self.locks().passed(&lock, token, to));
-                self.do_with_locks(deeds.unwrap_or_default());
+                let effects = to.map(|to| self.locks().passed(&lock, token, to));
+                self.do_with_locks(effects.unwrap_or_default());
             }
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
@@ -114,8 +114,8 @@ impl Driver {
     pub(super) fn reset_seen(&mut self, key: &Key, value: &Value) {
         match self.standing_reset(key, value) {
             Ok(reset) => {
-                let deeds = self.locks().reset_written(reset);
-                self.do_with_locks(deeds);
+                let effects = self.locks().reset_written(reset);
+                self.do_with_locks(effects);
             }
             Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
         }
@@ -156,12 +156,12 @@ impl Driver {
 
     /// The first write at a lock's key is made, or not.
     fn lock_entered(&mut self, name: &Name, answer: Result<Entered, Error>) {
-        let deeds = match answer {
+        let effects = match answer {
             Ok(Entered { first, lease }) => self.locks().entered(name, Some((first, lease))),
             Err(Error::Conflict) => self.locks().entered(name, None),
             Err(e) => self.lock_failed(name, &e),
         };
-        self.do_with_locks(deeds);
+        self.do_with_locks(effects);
     }
 
     /// The second one is, or not.
@@ -169,7 +169,7 @@ impl Driver {
         if !self.has_lock(name, lease) {
             return;
         }
-        let deeds = match answer {
+        let effects = match answer {
             Ok(revision) => {
                 let work = Work::Lock(name.clone());
                 self.health.failures.succeeded(&work);
@@ -178,7 +178,7 @@ impl Driver {
             Err(Error::Conflict) => self.locks().gone(name),
             Err(e) => self.lock_failed(name, &e),
         };
-        self.do_with_locks(deeds);
+        self.do_with_locks(effects);
     }
 
     /// Something came of what was done with a lock.
@@ -188,7 +188,7 @@ impl Driver {
         {
             return;
         }
-        let deeds = match (act, answer) {
+        let effects = match (act, answer) {
             (Act::Resume(_), Ok(())) => {
                 self.locks().renewed(name);
                 Vec::new()
@@ -204,7 +204,7 @@ impl Driver {
             (_, Err(e)) => self.lock_failed(name, &e),
             (_, Ok(())) => Vec::new(),
         };
-        self.do_with_locks(deeds);
+        self.do_with_locks(effects);
     }
 
     /// Whether an answer about a place under this lease is about this node's.
@@ -213,7 +213,7 @@ impl Driver {
         place.is_some_and(|place| place.lease == lease)
     }
 
-    fn lock_failed(&mut self, name: &Name, e: &Error) -> Vec<Deed> {
+    fn lock_failed(&mut self, name: &Name, e: &Error) -> Vec<Effect> {
         let what = format!("the lock '{name}' cannot be taken: the backend {e}");
         self.note_refusal(Work::Lock(name.clone()), e, &what);
         self.locks().failed(name)
@@ -222,8 +222,8 @@ impl Driver {
     /// What stands at the key of a lock, and what its candidates tell of themselves.
     fn locks_told(&mut self, name: &Name, asked: &[String], answer: Listed) {
         let Ok(list) = answer else {
-            let deeds = self.locks().not_seen(name);
-            return self.do_with_locks(deeds);
+            let effects = self.locks().not_seen(name);
+            return self.do_with_locks(effects);
         };
         let (mut seen, mut tokens) = ((Seen::Nobody, None), Vec::new());
         let mut resets = Vec::new();
@@ -255,46 +255,46 @@ impl Driver {
                 _ => {}
             }
         }
-        let mut deeds = self.locks().resets_listed(name, resets);
-        deeds.extend(self.locks.weigh(name, &tokens));
-        deeds.extend(self.locks.saw(name, seen.0, seen.1, true));
-        deeds.extend(self.locks.told(name, &tokens));
-        self.do_with_locks(deeds);
+        let mut effects = self.locks().resets_listed(name, resets);
+        effects.extend(self.locks.weigh(name, &tokens));
+        effects.extend(self.locks.saw(name, seen.0, seen.1, true));
+        effects.extend(self.locks.told(name, &tokens));
+        self.do_with_locks(effects);
     }
 
     /// Does what is to be done about locks.
-    pub fn do_with_locks(&mut self, mut deeds: Vec<Deed>) {
-        if deeds.contains(&Deed::Save) {
+    pub fn do_with_locks(&mut self, mut effects: Vec<Effect>) {
+        if effects.contains(&Effect::Save) {
             match self.slots_file.write_locks(&self.locks) {
-                Ok(()) => deeds.extend(self.locks().kept()),
+                Ok(()) => effects.extend(self.locks().kept()),
                 Err(e) => {
                     error!("nothing of locks is kept: {e}");
-                    deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
-                    deeds.extend(self.locks().not_kept());
+                    effects.retain(|effect| !matches!(effect, Effect::Sign(_)));
+                    effects.extend(self.locks().not_kept());
                 }
             }
         }
-        for deed in deeds {
-            match deed {
-                Deed::Save => {}
-                Deed::Retell => self.tell_tokens(),
-                Deed::Enter(name) => self.order(Call::Enter {
+        for effect in effects {
+            match effect {
+                Effect::Save => {}
+                Effect::Retell => self.tell_tokens(),
+                Effect::Enter(name) => self.order(Call::Enter {
                     key: Key::Lock(name.clone()),
                     is_own: false,
                     then: then(move |driver, answer| driver.lock_entered(&name, answer)),
                 }),
-                Deed::Resume(name, lease) => self.act_on_lock(name, Act::Resume(lease)),
-                Deed::Leave(name, lease) => self.act_on_lock(name, Act::Leave(lease)),
-                Deed::Clear(name, revision) => self.act_on_lock(name, Act::Clear(revision)),
-                Deed::Sign(name) => match self.word(&name) {
+                Effect::Resume(name, lease) => self.act_on_lock(name, Act::Resume(lease)),
+                Effect::Leave(name, lease) => self.act_on_lock(name, Act::Leave(lease)),
+                Effect::Clear(name, revision) => self.act_on_lock(name, Act::Clear(revision)),
+                Effect::Sign(name) => match self.word(&name) {
                     Ok(call) => self.order(call),
                     Err(e) => {
                         warn!("the lock '{name}' cannot be taken: {e}");
-                        let deeds = self.locks().failed(&name);
-                        self.do_with_locks(deeds);
+                        let effects = self.locks().failed(&name);
+                        self.do_with_locks(effects);
                     }
                 },
-                Deed::Look(name) => {
+                Effect::Look(name) => {
                     let candidates = self.locks.lock(&name).map(|lock| lock.candidates.clone());
                     let nodes = candidates.into_iter().flatten().map(Key::Node);
                     let passes = Prefix::PassesOf(&name).encode(&self.namespace);
@@ -305,9 +305,9 @@ impl Driver {
                         driver.locks_told(&name, asked, answer);
                     });
                 }
-                Deed::Fire(name) => self.fire_lock(&name),
-                Deed::Say(text) => warn!("{text}"),
-                Deed::Note(text) => info!("{text}"),
+                Effect::Fire(name) => self.fire_lock(&name),
+                Effect::Say(text) => warn!("{text}"),
+                Effect::Note(text) => info!("{text}"),
             }
         }
     }
@@ -366,8 +366,8 @@ impl Driver {
         };
         let client = Client::Service;
         self.feed(Event::Fire { client, request });
-        let deeds = self.locks().fired(name);
-        self.do_with_locks(deeds);
+        let effects = self.locks().fired(name);
+        self.do_with_locks(effects);
     }
 
     /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the backend says it of all.

@@ -54,8 +54,8 @@ impl Driver {
         };
         while let Some((group, which)) = is_over(&self.state, &self.slots) {
             self.turns.remove(&which);
-            let deeds = self.slots().ended(&group, &Holder::Trigger(which));
-            self.do_all(deeds);
+            let effects = self.slots().ended(&group, &Holder::Trigger(which));
+            self.do_all(effects);
         }
     }
 
@@ -68,7 +68,7 @@ impl Driver {
         let waiter = Waiter::Trigger(which.clone());
         let group = group(&which.id);
         match group.and_then(|group| self.slots().want(waiter, &group, at_once, run)) {
-            Ok(deeds) => self.do_all(deeds),
+            Ok(effects) => self.do_all(effects),
             Err(why) => self.no_turn(which, Outcome::Held, &why),
         }
     }

@@ -12,7 +12,7 @@ use crate::service::failures::Work;
 use crate::service::holders::{hold, tell_end};
 use crate::service::link::{Call, Order};
 use crate::service::places::{Act, Entered, Line, Seen};
-use crate::service::slots::{Deed, Holder, Run, Slots, Waiter, Waits};
+use crate::service::slots::{Effect, Holder, Run, Slots, Waiter, Waits};
 use crate::step::model::Client;
 use crate::wire::envelope::Draft;
 use crate::wire::key::{Key, Prefix};
@@ -52,7 +52,7 @@ impl Driver {
         self.callers.stand(client);
         let waiter = Waiter::Client(client);
         match begun.and_then(|run| self.slots().want(waiter, &wish.group, wish.limit, run)) {
-            Ok(deeds) => self.do_all(deeds),
+            Ok(effects) => self.do_all(effects),
             Err(why) => {
                 let why = ask::Answer::Refused(ask::words(&why));
                 self.callers.answer(client, why);
@@ -76,17 +76,17 @@ impl Driver {
 
     /// A run has ended.
     pub fn run_ended(&mut self, group: &Name, who: Identity) {
-        let deeds = self.slots().ended(group, &Holder::Process(who));
-        self.do_all(deeds);
+        let effects = self.slots().ended(group, &Holder::Process(who));
+        self.do_all(effects);
     }
 
     /// Some time has passed; where it is a beat, places are kept alive.
     pub fn slots_go_on(&mut self, is_beat: bool) {
-        let mut deeds = self.slots().tick();
+        let mut effects = self.slots().tick();
         if is_beat {
-            deeds.extend(self.slots.beat());
+            effects.extend(self.slots.beat());
         }
-        self.do_all(deeds);
+        self.do_all(effects);
     }
 
     fn slot_key(&self, group: &Name) -> Key {
@@ -96,11 +96,11 @@ impl Driver {
 
     /// The first write of a place is made, or not.
     fn entered(&mut self, group: &Name, answer: Result<Entered, Error>) {
-        let deeds = match answer {
+        let effects = match answer {
             Ok(Entered { first, lease }) => self.slots().entered(group, first, lease),
             Err(e) => self.no_slot(group, &e),
         };
-        self.do_all(deeds);
+        self.do_all(effects);
     }
 
     /// The second one is, or not.
@@ -123,12 +123,12 @@ impl Driver {
         if !self.has_place(group, lease) {
             return;
         }
-        let deeds = match answer {
+        let effects = match answer {
             Ok(revision) => self.slots().stands(group, revision),
             Err(Error::Conflict) => self.slots().gone(group, false),
             Err(e) => self.no_slot(group, &e),
         };
-        self.do_all(deeds);
+        self.do_all(effects);
     }
 
     /// A place is given up, or not.
@@ -136,11 +136,11 @@ impl Driver {
         if !self.has_place(group, lease) {
             return;
         }
-        let deeds = match answer {
+        let effects = match answer {
             Ok(()) | Err(Error::Conflict) => self.slots().left(group, lease),
             Err(e) => self.no_slot(group, &e),
         };
-        self.do_all(deeds);
+        self.do_all(effects);
     }
 
     /// Whether an answer about a place under this lease is about this node's.
@@ -149,7 +149,7 @@ impl Driver {
         place.is_some_and(|place| place.lease == lease)
     }
 
-    fn no_slot(&mut self, group: &Name, e: &Error) -> Vec<Deed> {
+    fn no_slot(&mut self, group: &Name, e: &Error) -> Vec<Effect> {
         let what = format!("no slot in group '{group}': the backend {e}");
         self.note_refusal(Work::Slot(group.clone()), e, &what);
         let why = ask::words(&format!("the backend {e}"));
@@ -161,7 +161,7 @@ impl Driver {
         if number != self.slots().round() {
             return;
         }
-        let deeds = match seen {
+        let effects = match seen {
             Seen::Line(group, values, is_all) => {
                 self.health.failures.succeeded(&Work::Queues);
                 let (mut line, mut stands) = (Vec::new(), false);
@@ -189,7 +189,7 @@ impl Driver {
                 return;
             }
         };
-        self.do_all(deeds);
+        self.do_all(effects);
     }
 
     /// Who stands there, by its own word; nobody where that is this node, or somebody who comes, whose first write is empty.
@@ -261,29 +261,29 @@ impl Driver {
     }
 
     /// Does what is to be done about places.
-    pub fn do_all(&mut self, deeds: Vec<Deed>) {
+    pub fn do_all(&mut self, effects: Vec<Effect>) {
         let mut is_kept = true;
-        for deed in deeds {
-            match deed {
-                Deed::Save => is_kept = false,
-                Deed::Enter(group) => self.order(Call::Enter {
+        for effect in effects {
+            match effect {
+                Effect::Save => is_kept = false,
+                Effect::Enter(group) => self.order(Call::Enter {
                     key: self.slot_key(&group),
                     is_own: true,
                     then: then(move |driver, answer| driver.entered(&group, answer)),
                 }),
-                Deed::Sign(group) => self.sign(group),
-                Deed::Resume(group, lease) => self.order(Call::Place {
+                Effect::Sign(group) => self.sign(group),
+                Effect::Resume(group, lease) => self.order(Call::Place {
                     key: self.slot_key(&group),
                     act: Act::Resume(lease),
                     then: then(move |driver, answer| driver.resumed(&group, lease, answer)),
                 }),
-                Deed::Leave(group, lease) => self.order(Call::Place {
+                Effect::Leave(group, lease) => self.order(Call::Place {
                     key: self.slot_key(&group),
                     act: Act::Leave(lease),
                     then: then(move |driver, answer| driver.gave_up(&group, lease, answer)),
                 }),
-                Deed::Look => self.look_at_lines(),
-                Deed::Tell(Waiter::Client(client), waits) => {
+                Effect::Look => self.look_at_lines(),
+                Effect::Tell(Waiter::Client(client), waits) => {
                     let answer = match waits {
                         Waits::Place => ask::Answer::Waits(String::new()),
                         Waits::Backend(why) => ask::Answer::Away(why),
@@ -293,13 +293,13 @@ impl Driver {
                     };
                     self.callers.tell(client, answer);
                 }
-                Deed::Tell(Waiter::Trigger(which), waits) => match waits {
+                Effect::Tell(Waiter::Trigger(which), waits) => match waits {
                     Waits::Place => {}
                     Waits::Backend(why) | Waits::Others(_, why) => self.waits(which, why),
                 },
-                Deed::Turn(Waiter::Client(client)) => self.callers.end(client),
-                Deed::Turn(Waiter::Trigger(which)) => self.turn(which),
-                Deed::Say(text) => warn!("{text}"),
+                Effect::Turn(Waiter::Client(client)) => self.callers.end(client),
+                Effect::Turn(Waiter::Trigger(which)) => self.turn(which),
+                Effect::Say(text) => warn!("{text}"),
             }
         }
         if !is_kept && let Err(e) = self.slots_file.write(&self.slots) {
@@ -327,8 +327,8 @@ impl Driver {
                 });
             }
             Err(e) => {
-                let deeds = self.slots().failed(&group, ask::words(&e.to_string()));
-                self.do_all(deeds);
+                let effects = self.slots().failed(&group, ask::words(&e.to_string()));
+                self.do_all(effects);
             }
         }
     }

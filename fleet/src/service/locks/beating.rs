@@ -2,7 +2,7 @@
 
 use again_base::model::Boottime;
 
-use super::{Deed, Locks, One, Seen};
+use super::{Effect, Locks, One, Seen};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::Covered;
 use crate::wire::inventory::MOST_LOCKS;
@@ -24,8 +24,8 @@ impl Locks {
         covered: &[Covered],
         sent: Boottime,
         stands: impl Fn(&Covered) -> bool,
-    ) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
         for lock in covered {
             let one = self.all.get_mut(&lock.name);
             let one = one.filter(|one| one.place.is_some_and(|place| place.first == lock.first));
@@ -34,11 +34,11 @@ impl Locks {
                     one.beaten = one.beaten.max(sent + SURE);
                     one.has_ended &= one.ends() <= self.now;
                 }
-                Some(_) => deeds.extend(self.gone(&lock.name)),
+                Some(_) => effects.extend(self.gone(&lock.name)),
                 None => {}
             }
         }
-        deeds
+        effects
     }
 
     /// The words of other holders that this node watches as a candidate.

@@ -2,7 +2,7 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Deed, Locks, One, Place, Stage};
+use super::{Effect, Locks, One, Place, Stage};
 use crate::service::few::Few;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Name, Node};
@@ -77,15 +77,15 @@ impl Locks {
     }
 
     /// Forgets how to undo resets: they are on disk.
-    pub fn kept(&mut self) -> Vec<Deed> {
+    pub fn kept(&mut self) -> Vec<Effect> {
         let all = self.all.0.iter_mut();
         let undone = all.filter_map(|(_, one)| one.undone.take());
-        undone.map(|undone| Deed::Note(undone.note)).collect()
+        undone.map(|undone| Effect::Note(undone.note)).collect()
     }
 
     /// The locks could not be written: no lock may be taken, and resets that are not on disk are undone. This node would not know after a
     /// restart that it has published them, and refuse the next ones. They are taken when they are listed again.
-    pub fn not_kept(&mut self) -> Vec<Deed> {
+    pub fn not_kept(&mut self) -> Vec<Effect> {
         for (_, one) in &mut self.all.0 {
             if let Some(undone) = one.undone.take() {
                 (one.reset, one.reset_at) = (undone.reset, undone.reset_at);

@@ -2,7 +2,7 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Deed, LEFT, One, Seen, Stage};
+use super::{Effect, LEFT, One, Seen, Stage};
 use crate::backend::LEASE;
 use crate::wire::name::{Name, Node};
 
@@ -53,38 +53,38 @@ impl One {
     }
 
     /// Gives up what this node has there.
-    pub(super) fn leave(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+    pub(super) fn leave(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         (self.stage, self.asked) = (Stage::Idle, None);
         (self.ends, self.beaten) = Default::default();
         if let Some(place) = self.place.take() {
-            deeds.extend([Deed::Leave(name.clone(), place.lease), Deed::Save]);
+            effects.extend([Effect::Leave(name.clone(), place.lease), Effect::Save]);
         }
     }
 
     /// The same where it is gone already.
-    pub(super) fn lose(&mut self, name: &Name, deeds: &mut Vec<Deed>) {
+    pub(super) fn lose(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         if self.place.is_some_and(|place| place.revision > 0) {
-            deeds.push(Deed::Say(format!(
+            effects.push(Effect::Say(format!(
                 "this node does not hold the lock '{name}' any more: its lease has ended, other nodes saw no beat for 90 s, or whoever may write to the backend has removed it"
             )));
             // It took no reset as long as it believed that it holds it.
-            deeds.push(Deed::Look(name.clone()));
+            effects.push(Effect::Look(name.clone()));
         }
-        self.leave(name, deeds);
+        self.leave(name, effects);
     }
 
     /// Does what an operator wants, if that is about the one that holds it now.
-    pub(super) fn heed(&mut self, name: &Name, me: &Node, deeds: &mut Vec<Deed>) {
+    pub(super) fn heed(&mut self, name: &Name, me: &Node, effects: &mut Vec<Effect>) {
         if let Some((token, to)) = &self.passed
             && let Seen::Held(word) = &self.seen
             && word.token == *token
             && to != me
             && self.is_mine(me)
         {
-            deeds.push(Deed::Note(format!(
+            effects.push(Effect::Note(format!(
                 "an operator passes the lock '{name}' on to {to}"
             )));
-            self.leave(name, deeds);
+            self.leave(name, effects);
         }
     }
 }

@@ -229,7 +229,7 @@ fn standing(reset: Reset, revision: u64, refuses: bool) -> Standing {
 }
 
 /// What an answer of the backend's comes to.
-type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Deed>>;
+type Heard = Box<dyn FnOnce(&mut Locks) -> Vec<Effect>>;
 
 /// What a candidate says of it.
 #[derive(Debug)]
@@ -245,13 +245,13 @@ struct Stand {
     locks: Locks,
     beats: Beats,
     /// What is to be asked or written for beats, and words that are to be removed.
-    asked: Vec<beats::Deed>,
+    asked: Vec<beats::Effect>,
     dead: Vec<Dead>,
     /// What is on its disk.
     kept: String,
     is_up: bool,
     is_linked: bool,
-    orders: Vec<Deed>,
+    orders: Vec<Effect>,
     /// What it has to tell, and how far it has heard.
     tells: bool,
     /// Whether its watch has not begun.
@@ -350,8 +350,8 @@ impl World {
         (one.is_up, one.is_linked, one.tells) = (true, false, false);
         one.unlinked();
         let locks = [self.lock.clone()];
-        let deeds = self.locks(n).set(&locks);
-        self.doing(n, deeds);
+        let effects = self.locks(n).set(&locks);
+        self.doing(n, effects);
     }
 
     fn kill(&mut self, n: usize) {
@@ -393,27 +393,27 @@ impl World {
         }
         let at = self.dice.random_range(0..self.nodes[n].asked.len());
         match self.nodes[n].asked.remove(at) {
-            beats::Deed::Find => {
+            beats::Effect::Find => {
                 let found = self.store.beats.get(&node(n));
                 let found = found.map_or(0, |(_, beat)| beat.counter);
                 self.nodes[n].beats.found(Some(found));
                 self.beats(n, false);
             }
-            beats::Deed::Put(beat) => {
+            beats::Effect::Put(beat) => {
                 self.store.past.push(beat.clone());
                 self.store.beat(beat);
                 let one = &mut self.nodes[n];
                 one.asked.extend(one.beats.answered(true));
             }
-            beats::Deed::Check(_) => {
+            beats::Effect::Check(_) => {
                 let first = self.store.there.as_ref().map(There::first);
                 if let Some((sent, beat)) = self.nodes[n].beats.checked(true) {
                     let stands = |lock: &Covered| Some(lock.first) == first;
-                    let deeds = self.locks(n).beaten(&beat.locks, sent, stands);
-                    self.doing(n, deeds);
+                    let effects = self.locks(n).beaten(&beat.locks, sent, stands);
+                    self.doing(n, effects);
                 }
             }
-            beats::Deed::Look(nodes) => {
+            beats::Effect::Look(nodes) => {
                 let found = nodes.into_iter().filter_map(|node| {
                     let (revision, beat) = self.store.beats.get(&node)?.clone();
                     let beat = Some(beat);
@@ -460,11 +460,11 @@ impl World {
         if !self.nodes[n].is_up || self.nodes[n].is_linked {
             return;
         }
-        let deeds = self.locks(n).reached();
+        let effects = self.locks(n).reached();
         let one = &mut self.nodes[n];
         (one.is_linked, one.tells, one.beat) = (true, true, self.store.now + BEAT);
         one.resets = self.store.resets.len();
-        self.doing(n, deeds);
+        self.doing(n, effects);
         self.nodes[n].lists = true;
         self.beats(n, true);
         self.resets(n);
@@ -481,8 +481,8 @@ impl World {
     /// A node hears of the reset that stands there.
     fn resets(&mut self, n: usize) {
         if let Some(standing) = self.standing(n) {
-            let deeds = self.locks(n).reset_written(standing);
-            self.doing(n, deeds);
+            let effects = self.locks(n).reset_written(standing);
+            self.doing(n, effects);
         }
     }
 
@@ -491,8 +491,8 @@ impl World {
         self.store.revision += 1;
         let (revision, reset) = (self.store.revision, self.store.resets[at].1.clone());
         let copy = standing(reset, revision, self.nodes[n].refuses);
-        let deeds = self.locks(n).resets_listed(&db(), vec![copy]);
-        self.doing(n, deeds);
+        let effects = self.locks(n).resets_listed(&db(), vec![copy]);
+        self.doing(n, effects);
     }
 
     /// Somebody puts a copy of an earlier reset over the one that stands there.
@@ -503,7 +503,7 @@ impl World {
     }
 
     /// A node looks, and this reset stands there.
-    fn reset(&mut self, n: usize, reset: Reset, revision: u64) -> Vec<Deed> {
+    fn reset(&mut self, n: usize, reset: Reset, revision: u64) -> Vec<Effect> {
         let standing = standing(reset, revision, false);
         self.locks(n).resets_listed(&db(), vec![standing])
     }
@@ -545,25 +545,25 @@ impl World {
     }
 
     /// As the driver does it.
-    fn doing(&mut self, n: usize, mut deeds: Vec<Deed>) {
-        if deeds.contains(&Deed::Save) {
+    fn doing(&mut self, n: usize, mut effects: Vec<Effect>) {
+        if effects.contains(&Effect::Save) {
             if self.nodes[n].is_full {
-                deeds.retain(|deed| !matches!(deed, Deed::Sign(_)));
-                deeds.extend(self.locks(n).not_kept());
+                effects.retain(|effect| !matches!(effect, Effect::Sign(_)));
+                effects.extend(self.locks(n).not_kept());
             } else {
                 self.nodes[n].kept = self.nodes[n].locks.written();
-                deeds.extend(self.nodes[n].locks.kept());
+                effects.extend(self.nodes[n].locks.kept());
             }
         }
-        for deed in deeds {
-            match deed {
-                Deed::Save => {}
-                Deed::Say(text) | Deed::Note(text) => self.nodes[n].log.push(text),
-                Deed::Retell => self.nodes[n].tells = true,
-                Deed::Fire(name) => {
+        for effect in effects {
+            match effect {
+                Effect::Save => {}
+                Effect::Say(text) | Effect::Note(text) => self.nodes[n].log.push(text),
+                Effect::Retell => self.nodes[n].tells = true,
+                Effect::Fire(name) => {
                     self.nodes[n].runs += 1;
-                    let deeds = self.locks(n).fired(&name);
-                    self.doing(n, deeds);
+                    let effects = self.locks(n).fired(&name);
+                    self.doing(n, effects);
                 }
                 order if self.nodes[n].is_linked => self.nodes[n].orders.push(order),
                 _ => {}
@@ -591,26 +591,26 @@ impl World {
         let at = self.dice.random_range(0..one.orders.len());
         let order = self.nodes[n].orders.remove(at);
         let answer: Heard = match order {
-            Deed::Enter(name) => {
+            Effect::Enter(name) => {
                 let place = self.store.take();
                 Box::new(move |locks| locks.entered(&name, place))
             }
-            Deed::Look(name) => {
+            Effect::Look(name) => {
                 let there = self.store.there.clone();
                 let told = self.store.told.clone();
                 let seen = there.as_ref().map_or(Seen::Nobody, There::seen);
                 let standing = self.standing(n);
                 self.nodes[n].looks += 1;
                 Box::new(move |locks| {
-                    let mut deeds = locks.resets_listed(&name, Vec::from_iter(standing));
+                    let mut effects = locks.resets_listed(&name, Vec::from_iter(standing));
                     let revision = there.map(|there| there.revision);
-                    deeds.extend(locks.weigh(&name, &told));
-                    deeds.extend(locks.saw(&name, seen, revision, true));
-                    deeds.extend(locks.told(&name, &told));
-                    deeds
+                    effects.extend(locks.weigh(&name, &told));
+                    effects.extend(locks.saw(&name, seen, revision, true));
+                    effects.extend(locks.told(&name, &told));
+                    effects
                 })
             }
-            Deed::Sign(name) => {
+            Effect::Sign(name) => {
                 let locks = &self.nodes[n].locks;
                 let Some(place) = locks.place(&name) else {
                     return;
@@ -639,7 +639,7 @@ impl World {
                     None => locks.gone(&name),
                 })
             }
-            Deed::Resume(name, lease) => {
+            Effect::Resume(name, lease) => {
                 let now = self.store.now;
                 let ends = self.store.leases.get_mut(&lease);
                 let is_there = ends.map(|ends| *ends = now + LEASE_MS).is_some();
@@ -653,11 +653,11 @@ impl World {
                     (false, false) => locks.gone(&name),
                 })
             }
-            Deed::Leave(_, lease) => {
+            Effect::Leave(_, lease) => {
                 self.store.revoke(lease);
                 return;
             }
-            Deed::Clear(name, revision) => {
+            Effect::Clear(name, revision) => {
                 let there = self.store.there.clone();
                 if let Some(there) = there.filter(|there| there.revision == revision) {
                     assert_eq!(there.word, None, "a word is not cleared");
@@ -672,8 +672,8 @@ impl World {
         if loses {
             return self.cut(n);
         }
-        let deeds = answer(self.locks(n));
-        self.doing(n, deeds);
+        let effects = answer(self.locks(n));
+        self.doing(n, effects);
     }
 
     fn hear(&mut self, n: usize) {
@@ -692,16 +692,16 @@ impl World {
                 (one.lists, one.heard) = (false, self.store.log.len());
                 if let Some(there) = self.store.there.clone() {
                     let locks = self.locks(n);
-                    let deeds = locks.saw(&db(), there.seen(), Some(there.revision), false);
-                    self.doing(n, deeds);
+                    let effects = locks.saw(&db(), there.seen(), Some(there.revision), false);
+                    self.doing(n, effects);
                 }
             }
         } else if one.is_linked
             && let Some((revision, seen)) = self.store.log.get(one.heard).cloned()
         {
             one.heard += 1;
-            let deeds = self.locks(n).saw(&db(), seen, Some(revision), false);
-            self.doing(n, deeds);
+            let effects = self.locks(n).saw(&db(), seen, Some(revision), false);
+            self.doing(n, effects);
         }
     }
 
@@ -713,13 +713,13 @@ impl World {
             if !self.nodes[n].is_up {
                 continue;
             }
-            let mut deeds = self.locks(n).tick();
+            let mut effects = self.locks(n).tick();
             if self.nodes[n].is_linked && self.nodes[n].beat <= self.store.now {
                 self.nodes[n].beat = self.store.now + BEAT;
-                deeds.extend(self.locks(n).beat());
+                effects.extend(self.locks(n).beat());
                 self.beats(n, true);
             }
-            self.doing(n, deeds);
+            self.doing(n, effects);
             for _ in 0..self.dice.random_range(0..4) {
                 let loses = self.dice.random_bool(losses);
                 self.carry(n, loses);
@@ -974,7 +974,7 @@ fn holder_that_was_cut_off_and_evicted_is_not_certain_when_it_is_back() {
         world.link(holder);
         // Its look fails, and its watch begins late.
         let orders = &mut world.nodes[holder].orders;
-        orders.retain(|order| !matches!(order, Deed::Look(_)));
+        orders.retain(|order| !matches!(order, Effect::Look(_)));
         for _ in 0..30 {
             world.carry(holder, false);
             world.beaten(holder);
@@ -1018,8 +1018,8 @@ fn who_loses_the_backend_is_certain_for_no_longer_than_the_lease() {
         world.for_millis(5_000);
         let holder = world.one();
         world.cut(holder);
-        let deeds = world.held(holder);
-        assert!(deeds.is_mine, "its lease lives");
+        let effects = world.held(holder);
+        assert!(effects.is_mine, "its lease lives");
         world.for_millis(LEASE_MS + 10_000);
         let other = world.one();
         assert_ne!(other, holder);
@@ -1068,7 +1068,7 @@ fn a_look_that_fails_makes_no_lease_longer() {
     world.one();
     world.cut(0);
     let asked = millis(world.store.now);
-    let is_resume = |deed: &Deed| matches!(deed, Deed::Resume(..));
+    let is_resume = |effect: &Effect| matches!(effect, Effect::Resume(..));
     assert!(world.locks(0).reached().iter().any(is_resume));
     world.locks(0).not_seen(&db());
     world.store.now += 5_000;
@@ -1094,7 +1094,7 @@ fn what_nobody_signs_is_removed_after_90_seconds_without_a_change() {
     world.store.now += 1000 * SILENT.secs() - 1;
     assert_eq!(world.locks(0).tick(), []);
     world.store.now += 1;
-    assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+    assert_eq!(world.locks(0).tick(), [Effect::Clear(db(), 51)]);
     assert!(world.held(0).why.contains("is taking it"));
     assert_eq!(world.locks(0).saw(&db(), Seen::Nobody, Some(52), false), []);
     assert!(world.nodes[0].locks.wakes() < Some(millis(world.store.now + 10_000)));
@@ -1115,7 +1115,7 @@ fn first_write_is_not_removed_earlier_by_a_candidate_that_fails() {
         let late = world.locks(0).tick();
         assert_eq!([early, late], [vec![], vec![]]);
         world.store.now += 1;
-        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+        assert_eq!(world.locks(0).tick(), [Effect::Clear(db(), 51)]);
     };
     let come = |world: &mut World, is_list| {
         world.locks(0).saw(&db(), Seen::Coming, Some(51), is_list);
@@ -1129,12 +1129,12 @@ fn first_write_is_not_removed_earlier_by_a_candidate_that_fails() {
         // A removal that is refused is tried again.
         fails(world.locks(0), &db());
         world.store.now += 11_000;
-        assert_eq!(world.locks(0).tick(), [Deed::Clear(db(), 51)]);
+        assert_eq!(world.locks(0).tick(), [Effect::Clear(db(), 51)]);
     }
     // It was stopped until its lease had ended, and lists another one's write before its watch tells anything.
     let mut world = World::new(1, 2, &[]);
     world.store.now += 10_000;
-    assert_eq!(world.locks(0).tick(), [Deed::Enter(db())]);
+    assert_eq!(world.locks(0).tick(), [Effect::Enter(db())]);
     world.locks(0).entered(&db(), Some((50, 1)));
     come(&mut world, true);
     world.locks(0).gone(&db());
@@ -1188,8 +1188,8 @@ fn an_operator_passes_it_on() {
         let token = world.store.words[0].token;
         let say = |world: &mut World, token, to| {
             for n in 0..4 {
-                let deeds = world.locks(n).passed(&db(), token, node(to));
-                world.doing(n, deeds);
+                let effects = world.locks(n).passed(&db(), token, node(to));
+                world.doing(n, effects);
             }
             world.for_millis(5_000);
         };
@@ -1277,23 +1277,23 @@ fn what_is_not_on_disk_is_not_signed() {
 fn what_is_nobodys_word_holds_everybody_up_and_that_is_said() {
     let mut world = World::new(1, 2, &[]);
     let why = || Seen::Nothing("it is not signed".to_owned());
-    let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
-    let said = |deeds: &[Deed]| {
-        deeds
+    let effects = world.locks(0).saw(&db(), why(), Some(50), false);
+    let said = |effects: &[Effect]| {
+        effects
             .iter()
-            .any(|deed| matches!(deed, Deed::Say(text) if text.contains("etcdctl del")))
+            .any(|effect| matches!(effect, Effect::Say(text) if text.contains("etcdctl del")))
     };
-    assert!(said(&deeds), "{deeds:?}");
-    let deeds = world.locks(0).saw(&db(), why(), Some(50), false);
-    assert!(!said(&deeds), "once");
+    assert!(said(&effects), "{effects:?}");
+    let effects = world.locks(0).saw(&db(), why(), Some(50), false);
+    assert!(!said(&effects), "once");
     let held = world.held(0);
     assert_eq!((held.holder, &*held.why), (None, "it is not signed"));
     // Nobody tries, as long as it stands there.
     world.locks(0).now = millis(10_000_000);
     assert_eq!(world.nodes[0].locks.tick(), []);
-    assert_eq!(world.nodes[0].locks.beat(), [Deed::Look(db())]);
-    let deeds = world.locks(0).saw(&db(), Seen::Nobody, Some(51), false);
-    assert_eq!(deeds, []);
+    assert_eq!(world.nodes[0].locks.beat(), [Effect::Look(db())]);
+    let effects = world.locks(0).saw(&db(), Seen::Nobody, Some(51), false);
+    assert_eq!(effects, []);
     assert!(world.nodes[0].locks.wakes().is_some());
 }
 
@@ -1302,13 +1302,13 @@ fn one_that_is_no_candidate_any_more_gives_it_up_at_once() {
     let mut world = World::new(1, 2, &["n0"]);
     world.for_millis(8_000);
     assert_eq!(world.one(), 0);
-    let deeds = world.locks(0).set(&[]);
+    let effects = world.locks(0).set(&[]);
     assert!(
-        deeds.iter().any(|deed| matches!(deed, Deed::Leave(..))),
-        "{deeds:?}"
+        effects.iter().any(|effect| matches!(effect, Effect::Leave(..))),
+        "{effects:?}"
     );
     assert!(world.nodes[0].locks.tokens().is_empty());
-    world.doing(0, deeds);
+    world.doing(0, effects);
     world.for_millis(5_000);
     assert_eq!(world.one(), 1);
     // What it knew of tokens it goes on knowing.
@@ -1420,17 +1420,17 @@ fn reset_counts_once_and_takes_tokens_back() {
     world.ends_well();
     // Neither the same again or changed, nor one while it holds the lock.
     for (n, number) in [(1, 7), (0, 6), (0, 7), (0, 8)] {
-        let deeds = world.reset(n, reset(number, 50), 1_000);
-        assert_eq!(deeds, [], "{n}, {number}");
+        let effects = world.reset(n, reset(number, 50), 1_000);
+        assert_eq!(effects, [], "{n}, {number}");
         assert_eq!(world.nodes[n].locks.token(&db()), 41);
     }
     // Nor one with a lower number. That is named if it was written later.
     for (revision, count) in [(1, 0), (1_001, 1), (1_001, 0)] {
-        let deeds = world.reset(1, reset(6, 50), revision);
-        let is_named = |deed: &Deed| matches!(deed, Deed::Say(text) if text.contains("a later one was taken before"));
+        let effects = world.reset(1, reset(6, 50), revision);
+        let is_named = |effect: &Effect| matches!(effect, Effect::Say(text) if text.contains("a later one was taken before"));
         assert!(
-            deeds.iter().all(is_named) && deeds.len() == count,
-            "{deeds:?}"
+            effects.iter().all(is_named) && effects.len() == count,
+            "{effects:?}"
         );
         assert_eq!(world.nodes[1].locks.token(&db()), 41);
     }
@@ -1666,7 +1666,7 @@ fn the_highest_of_several_resets_counts_first() {
         // Each alone has it look only.
         world.nodes[0].locks.reached();
         let written = resets.clone().map(|one| world.locks(0).reset_written(one));
-        assert_eq!(written[0], [Deed::Look(db())]);
+        assert_eq!(written[0], [Effect::Look(db())]);
         assert_eq!(written[1].len(), usize::from(numbers[1] == 9));
         assert_eq!(world.nodes[0].locks.token(&db()), 1_000);
         world.locks(0).resets_listed(&db(), resets.to_vec());
@@ -1698,8 +1698,8 @@ fn one_that_was_cut_off_as_the_holder_takes_a_reset_when_it_is_back() {
             (Some(&5), 8)
         );
         // It looks also where it has looked before it learned that it does not hold the lock.
-        let deeds = world.locks(1).gone(&db());
-        assert!(deeds.contains(&Deed::Look(db())), "{deeds:?}");
+        let effects = world.locks(1).gone(&db());
+        assert!(effects.contains(&Effect::Look(db())), "{effects:?}");
     }
 }
 
@@ -1752,8 +1752,8 @@ fn live(seed: u64) -> [usize; 3] {
                 );
                 for n in 0..world.nodes.len() {
                     if world.nodes[n].is_linked {
-                        let deeds = world.locks(n).passed(&db(), token, node(to));
-                        world.doing(n, deeds);
+                        let effects = world.locks(n).passed(&db(), token, node(to));
+                        world.doing(n, effects);
                     }
                 }
             }
@@ -1889,8 +1889,8 @@ fn reset_that_is_not_on_disk_is_undone() {
             before,
             ..reset(number, token)
         };
-        let deeds = world.reset(1, reset, 100 + number);
-        world.doing(1, deeds);
+        let effects = world.reset(1, reset, 100 + number);
+        world.doing(1, effects);
         own(world)
     };
     let first = resets(&mut world, 7, 40, 1);

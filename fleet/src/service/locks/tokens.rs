@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use again_base::model::{Boottime, Span};
 
 use super::{
-    COMES, Deed, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
+    COMES, Effect, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
 };
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
@@ -39,7 +39,7 @@ impl One {
         name: &Name,
         seen: Seen,
         (now, is_list): (Boottime, bool),
-        deeds: &mut Vec<Deed>,
+        effects: &mut Vec<Effect>,
     ) -> Seen {
         let Seen::Held(word) = &seen else {
             return seen;
@@ -49,11 +49,11 @@ impl One {
         };
         if !is_list && self.doubts <= now {
             self.doubts = now + DOUBTS;
-            deeds.push(Deed::Look(name.clone()));
+            effects.push(Effect::Look(name.clone()));
             return Seen::Unknown;
         }
         if is_list && self.is_first(&word.node, true) {
-            deeds.push(Deed::Say(format!(
+            effects.push(Effect::Say(format!(
                 "the holder of the lock '{name}' is not believed: {why}; see 'locks reset' in again-fleet(8)"
             )));
         }
@@ -116,11 +116,11 @@ impl One {
     }
 
     /// Takes a reset.
-    fn take(&mut self, reset: &Reset, revision: u64, now: Boottime, deeds: &mut Vec<Deed>) {
+    fn take(&mut self, reset: &Reset, revision: u64, now: Boottime, effects: &mut Vec<Effect>) {
         let (name, node, next) = (&reset.lock, &reset.node, reset.token + 1);
         if matches!(self.stage, Stage::Publishing(_) | Stage::Signing) {
             // With a token from before.
-            self.leave(name, deeds);
+            self.leave(name, effects);
         }
         let undone = Undone {
             reset: self.reset,
@@ -139,13 +139,13 @@ impl One {
         if matches!(self.seen, Seen::Held(_) | Seen::Doubted(_)) {
             // It may be from before, or have another token than this node knows now.
             self.seen = Seen::Unknown;
-            deeds.push(Deed::Look(name.clone()));
+            effects.push(Effect::Look(name.clone()));
         }
-        deeds.extend([Deed::Save, Deed::Retell]);
+        effects.extend([Effect::Save, Effect::Retell]);
     }
 
     /// Takes no reset, and says once why. Of a node that is no operator all are the same, and make room for an operator's.
-    fn refuse(&mut self, reset: &Reset, why: &str, is_operator: bool, deeds: &mut Vec<Deed>) {
+    fn refuse(&mut self, reset: &Reset, why: &str, is_operator: bool, effects: &mut Vec<Effect>) {
         let (lock, node) = (&reset.lock, &reset.node);
         let number = if is_operator { reset.number } else { 0 };
         let why = format!("the reset of the lock '{lock}' by {node} does not count here: {why}");
@@ -159,7 +159,7 @@ impl One {
             self.refused.swap_remove(at);
         }
         if was.is_none_or(|(_, was, text)| (was, &text) != (number, &why)) {
-            deeds.push(Deed::Say(why.clone()));
+            effects.push(Effect::Say(why.clone()));
         }
         self.refused.push((node.clone(), number, why));
     }
@@ -197,13 +197,13 @@ impl Locks {
     }
 
     /// Weighs the tokens that the candidates publish: what this node knows by two of them, and what it ignores.
-    pub fn weigh(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn weigh(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let Some(one) = self.all.get_mut(name) else {
-            return deeds;
+            return effects;
         };
         let Some(lock) = &one.lock else {
-            return deeds;
+            return effects;
         };
         let others = lock.candidates.iter().filter(|node| **node != self.me);
         let others = others.filter_map(|node| {
@@ -216,22 +216,22 @@ impl Locks {
         ignored.retain(|(_, known)| !is_near(known.token, highest));
         for (node, known) in &ignored {
             if one.is_first(node, false) {
-                deeds.push(Deed::Say(one.ignores(name, node, *known)));
+                effects.push(Effect::Say(one.ignores(name, node, *known)));
             }
         }
         one.ignored = ignored;
-        deeds
+        effects
     }
 
     /// The candidates that have told something know of these tokens.
-    pub fn told(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    pub fn told(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Effect> {
+        let mut effects = Vec::new();
         let (me, now) = (self.me.clone(), self.now);
         let Some(one) = self.all.get_mut(name) else {
-            return deeds;
+            return effects;
         };
         let Some(lock) = &one.lock else {
-            return deeds;
+            return effects;
         };
         let known = lock.candidates.iter();
         let known = known.map(|node| (node.clone(), one.known_of(tokens, node)));
@@ -245,7 +245,7 @@ impl Locks {
                     |known: &Option<Known>| known.is_some_and(|known| !is_behind(&known));
                 if now < until && !others.iter().all(|(_, known)| is_ready(known)) {
                     one.due = Some(now + LOOK_AGAIN);
-                    return deeds;
+                    return effects;
                 }
                 for (node, known) in &others {
                     let known = known.unwrap_or_default();
@@ -253,18 +253,18 @@ impl Locks {
                         continue;
                     }
                     if is_behind(&known) {
-                        deeds.push(Deed::Say(undoes(name, node, known.token)));
+                        effects.push(Effect::Say(undoes(name, node, known.token)));
                     }
                     one.token = one.token.max(known.token);
                 }
                 if one.is_used_up() {
-                    one.leave(name, &mut deeds);
+                    one.leave(name, &mut effects);
                     one.rests = now + COMES;
-                    deeds.push(Deed::Say(used_up(name)));
+                    effects.push(Effect::Say(used_up(name)));
                 } else {
                     one.token += 1;
                     one.stage = Stage::Publishing(now + PATIENCE);
-                    deeds.extend([Deed::Save, Deed::Retell, Deed::Look(name.clone())]);
+                    effects.extend([Effect::Save, Effect::Retell, Effect::Look(name.clone())]);
                 }
             }
             Stage::Publishing(until) => {
@@ -273,18 +273,18 @@ impl Locks {
                 let own = own.filter(|own| is_near(*own, one.token));
                 if now >= until || own >= Some(one.token) {
                     one.stage = Stage::Signing;
-                    deeds.push(Deed::Sign(name.clone()));
+                    effects.push(Effect::Sign(name.clone()));
                 } else {
                     one.due = Some(now + LOOK_AGAIN);
                 }
             }
             _ => {}
         }
-        deeds
+        effects
     }
 
     /// A reset is written. It is taken only where all are listed.
-    pub fn reset_written(&mut self, standing: Standing) -> Vec<Deed> {
+    pub fn reset_written(&mut self, standing: Standing) -> Vec<Effect> {
         let Standing { reset, judged, .. } = &standing;
         let one = self.all.get_mut(&reset.lock);
         match one.filter(|one| one.lock.is_some()) {
@@ -293,37 +293,37 @@ impl Locks {
                     return Vec::new();
                 }
                 one.sought = reset.number;
-                vec![Deed::Look(reset.lock.clone())]
+                vec![Effect::Look(reset.lock.clone())]
             }
             _ => self.reset(standing),
         }
     }
 
     /// The resets that stand in the backend, all of them. The highest counts first: after a lower one it might not be taken any more.
-    pub fn resets_listed(&mut self, name: &Name, mut resets: Vec<Standing>) -> Vec<Deed> {
+    pub fn resets_listed(&mut self, name: &Name, mut resets: Vec<Standing>) -> Vec<Effect> {
         if let Some(one) = self.all.get_mut(name) {
             let is_there = |node: &Node| resets.iter().any(|one| one.reset.node == *node);
             one.refused.retain(|(node, ..)| is_there(node));
         }
         resets.sort_by_key(|one| Reverse(one.reset.number));
-        let deeds = resets.into_iter().flat_map(|one| self.reset(one));
-        deeds.collect()
+        let effects = resets.into_iter().flat_map(|one| self.reset(one));
+        effects.collect()
     }
 
     /// Takes a reset, or does not. Each number counts once, and none below it afterwards. It does not count for a node that holds the
     /// lock, nor for one that knows a higher token, unless that is what it had published, since the same reset, when the lock was reset:
     /// so no token is taken back that was given out since.
-    fn reset(&mut self, standing: Standing) -> Vec<Deed> {
+    fn reset(&mut self, standing: Standing) -> Vec<Effect> {
         let Standing {
             reset,
             revision,
             judged,
         } = &standing;
-        let (revision, mut deeds) = (*revision, Vec::new());
+        let (revision, mut effects) = (*revision, Vec::new());
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
         let one = self.all.get_mut(&reset.lock);
         let Some(one) = one.filter(|one| one.lock.is_some()) else {
-            return deeds;
+            return effects;
         };
         let holds = one.place.is_some_and(|place| place.revision > 0);
         let is_lower = reset.number < one.reset;
@@ -333,7 +333,7 @@ impl Locks {
         let had_published = published(&reset.before, &me)
             .is_some_and(|was| (was.token, was.reset) == (own, one.reset));
         match judged {
-            Err(why) if reset.number > one.reset => one.refuse(reset, why, false, &mut deeds),
+            Err(why) if reset.number > one.reset => one.refuse(reset, why, false, &mut effects),
             Err(_) => {}
             Ok(()) if reset.number == one.reset => {
                 one.before.clone_from(&reset.before);
@@ -341,22 +341,22 @@ impl Locks {
             }
             Ok(()) if holds || is_replaced => {}
             Ok(()) if is_lower => {
-                one.refuse(reset, "a later one was taken before", true, &mut deeds);
+                one.refuse(reset, "a later one was taken before", true, &mut effects);
             }
             Ok(()) if own > reset.token && !had_published => {
                 let why = format!(
                     "this node knows token {own}, which it had not published before; reset it again"
                 );
-                one.refuse(reset, &why, true, &mut deeds);
+                one.refuse(reset, &why, true, &mut effects);
             }
             Ok(()) => {
-                one.take(reset, revision, now, &mut deeds);
+                one.take(reset, revision, now, &mut effects);
                 if one.is_free() {
                     one.will_try(&me, now, jitter);
                 }
             }
         }
-        deeds
+        effects
     }
 }
 

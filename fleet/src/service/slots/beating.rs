@@ -2,7 +2,7 @@
 
 use again_base::model::Boottime;
 
-use super::{Deed, Group, Slots, Stage};
+use super::{Effect, Group, Slots, Stage};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::{Covered, MOST_GROUPS};
 use crate::wire::key::Key;
@@ -29,8 +29,8 @@ impl Slots {
         covered: &[Covered],
         sent: Boottime,
         stands: impl Fn(&Covered) -> bool,
-    ) -> Vec<Deed> {
-        let mut deeds = Vec::new();
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
         for place in covered {
             let group = self.groups.get_mut(&place.name);
             let group = group.filter(|group| group.place.is_some_and(|at| at.first == place.first));
@@ -40,12 +40,12 @@ impl Slots {
                     group.has_ended &= group.ends() <= self.now;
                 }
                 // Where it is given up, that is answered itself.
-                Some(group) if !group.is_over => deeds.extend(self.gone(&place.name, true)),
+                Some(group) if !group.is_over => effects.extend(self.gone(&place.name, true)),
                 _ => {}
             }
         }
-        deeds.extend(self.look());
-        deeds
+        effects.extend(self.look());
+        effects
     }
 
     /// The places of others that this node watches, since its turn comes when a few of them have ended.

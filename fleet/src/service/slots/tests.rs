@@ -192,7 +192,7 @@ struct Stand {
     slots: Slots,
     beats: Beats,
     /// What is to be asked or written for beats, and places that are to be removed.
-    asked: Vec<beats::Deed>,
+    asked: Vec<beats::Effect>,
     dead: Vec<Dead>,
     /// Whether its service has been killed for good.
     is_dead: bool,
@@ -200,7 +200,7 @@ struct Stand {
     kept: String,
     is_up: bool,
     /// Ordered, and not answered.
-    orders: Vec<Deed>,
+    orders: Vec<Effect>,
     /// How far its look is in the log; none before it has listed.
     look: Option<(u64, Option<usize>)>,
     beat: u64,
@@ -263,21 +263,21 @@ impl World {
     }
 
     /// As the driver does it.
-    fn doing(&mut self, n: usize, deeds: Vec<Deed>) {
+    fn doing(&mut self, n: usize, effects: Vec<Effect>) {
         let mut is_kept = true;
-        for deed in deeds {
+        for effect in effects {
             let node = &mut self.nodes[n];
-            match deed {
-                Deed::Save => is_kept = false,
-                Deed::Look => node.look = Some((node.slots.round, None)),
-                Deed::Turn(waiter) if waiter == asker(node.client) => {
+            match effect {
+                Effect::Save => is_kept = false,
+                Effect::Look => node.look = Some((node.slots.round, None)),
+                Effect::Turn(waiter) if waiter == asker(node.client) => {
                     // One that asks again is told so once more.
                     if node.runs.is_some() {
                         node.runs = Some(true);
                         self.begins(n);
                     }
                 }
-                Deed::Turn(_) | Deed::Tell(..) | Deed::Say(_) => {}
+                Effect::Turn(_) | Effect::Tell(..) | Effect::Say(_) => {}
                 order => node.orders.push(order),
             }
         }
@@ -312,9 +312,9 @@ impl World {
         node.client += 1;
         let (waiter, run) = (asker(node.client), run(node.pid));
         let limit = self.limit;
-        let deeds = self.slots(n).want(waiter, &group(), limit, run);
-        let deeds = deeds.expect("wanted");
-        self.doing(n, deeds);
+        let effects = self.slots(n).want(waiter, &group(), limit, run);
+        let effects = effects.expect("wanted");
+        self.doing(n, effects);
     }
 
     fn ends(&mut self, n: usize) {
@@ -323,8 +323,8 @@ impl World {
             node.done += 1;
         }
         let who = run(node.pid).who;
-        let deeds = self.slots(n).ended(&group(), &who);
-        self.doing(n, deeds);
+        let effects = self.slots(n).ended(&group(), &who);
+        self.doing(n, effects);
     }
 
     /// Kills the service of a node, and starts it.
@@ -396,7 +396,7 @@ impl World {
         let at = self.dice.random_range(0..node.asked.len());
         let now = node.slots.now;
         match node.asked.remove(at) {
-            beats::Deed::Find if is_answered => {
+            beats::Effect::Find if is_answered => {
                 let found = self.store.beats.get(&n);
                 let found = found.map_or(0, |(_, beat)| beat.counter);
                 node.beats.found((!fails).then_some(found));
@@ -404,22 +404,22 @@ impl World {
                     self.beats(n, false);
                 }
             }
-            beats::Deed::Put(beat) => {
+            beats::Effect::Put(beat) => {
                 self.store.past.push((n, beat.clone()));
                 self.store.beat(n, beat);
                 if is_answered {
                     node.asked.extend(node.beats.answered(!fails));
                 }
             }
-            beats::Deed::Check(_) if is_answered => {
+            beats::Effect::Check(_) if is_answered => {
                 let first = self.store.values.get(&n).map(|held| held.first);
                 if let Some((sent, beat)) = node.beats.checked(!fails) {
                     let stands = |place: &Covered| Some(place.first) == first;
-                    let deeds = node.slots.beaten(&beat.slots, sent, stands);
-                    self.doing(n, deeds);
+                    let effects = node.slots.beaten(&beat.slots, sent, stands);
+                    self.doing(n, effects);
                 }
             }
-            beats::Deed::Look(nodes) if is_answered => {
+            beats::Effect::Look(nodes) if is_answered => {
                 let found = self.store.found(&nodes);
                 let found = (!fails).then_some(&found[..]);
                 let dead = node.beats.looked(found, now);
@@ -462,15 +462,15 @@ impl World {
             self.beaten(n, false);
         }
         self.unlinked(n);
-        let deeds = self.slots(n).lost("gone");
-        self.doing(n, deeds);
+        let effects = self.slots(n).lost("gone");
+        self.doing(n, effects);
     }
 
     fn reached(&mut self, n: usize) {
         self.nodes[n].is_up = true;
         self.nodes[n].beat = self.store.now + BEAT;
-        let deeds = self.slots(n).reached();
-        self.doing(n, deeds);
+        let effects = self.slots(n).reached();
+        self.doing(n, effects);
         self.beats(n, true);
     }
 
@@ -484,8 +484,8 @@ impl World {
         let (store, slots) = (&mut self.store, &mut node.slots);
         let place = slots.group(&group()).and_then(|group| group.place);
         let is_of = |lease| place.is_some_and(|place| place.lease == lease);
-        let deeds = match order {
-            Deed::Enter(name) => {
+        let effects = match order {
+            Effect::Enter(name) => {
                 let (first, lease) = store.enter(n);
                 match is_answered {
                     true if fails => slots.failed(&name, "no answer".to_owned()),
@@ -493,7 +493,7 @@ impl World {
                     false => return,
                 }
             }
-            Deed::Sign(name) => {
+            Effect::Sign(name) => {
                 let Some(place) = place else {
                     return;
                 };
@@ -513,13 +513,13 @@ impl World {
                     None => slots.gone(&name, false),
                 }
             }
-            Deed::Resume(name, lease) => match store.renew(lease) {
+            Effect::Resume(name, lease) => match store.renew(lease) {
                 _ if !is_answered || !is_of(lease) => return,
                 _ if fails => slots.failed(&name, "no answer".to_owned()),
                 true => slots.stands(&name, None),
                 false => slots.gone(&name, false),
             },
-            Deed::Leave(name, lease) => {
+            Effect::Leave(name, lease) => {
                 if !fails {
                     store.revoke(lease);
                 }
@@ -531,7 +531,7 @@ impl World {
             }
             other => panic!("{other:?}"),
         };
-        self.doing(n, deeds);
+        self.doing(n, effects);
     }
 
     /// The look of a node tells something of what it has not told: first those up to its place, then who goes.
@@ -560,8 +560,8 @@ impl World {
                 .any(|(one, held)| **one == n && held.revision == place);
             let others = listed.iter().filter(|(one, _)| **one != n);
             let line = others.filter_map(|(_, held)| held.standing()).collect();
-            let deeds = self.slots(n).saw(&group(), line, is_all, stands);
-            return self.doing(n, deeds);
+            let effects = self.slots(n).saw(&group(), line, is_all, stands);
+            return self.doing(n, effects);
         };
         for at in at..to {
             let (other, held) = &self.store.log[at];
@@ -569,8 +569,8 @@ impl World {
             // What it has led to may be another look.
             if is_gone && self.nodes[n].slots.round == round {
                 let slots = self.slots(n);
-                let deeds = slots.saw_go(&group(), &name_of(other), &name_of(n));
-                self.doing(n, deeds);
+                let effects = slots.saw_go(&group(), &name_of(other), &name_of(n));
+                self.doing(n, effects);
             }
         }
     }
@@ -581,15 +581,15 @@ impl World {
             if self.nodes[n].is_dead {
                 continue;
             }
-            let deeds = self.slots(n).tick();
-            self.doing(n, deeds);
+            let effects = self.slots(n).tick();
+            self.doing(n, effects);
             let node = &mut self.nodes[n];
             if !node.is_up || node.beat > self.store.now {
                 continue;
             }
             node.beat = self.store.now + BEAT;
-            let deeds = self.slots(n).beat();
-            self.doing(n, deeds);
+            let effects = self.slots(n).beat();
+            self.doing(n, effects);
             self.beats(n, true);
         }
     }
@@ -809,10 +809,10 @@ fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
         world.slots(n).stands(&group(), None);
         assert!(!sure(&mut world, n));
     }
-    let deeds = world.slots(1).saw(&group(), Vec::new(), true, true);
+    let effects = world.slots(1).saw(&group(), Vec::new(), true, true);
     assert!(
-        !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
-        "{deeds:?}"
+        !effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        "{effects:?}"
     );
     // A beat for another place at the same key counts for nothing.
     let covered = |world: &World, more| {
@@ -830,10 +830,10 @@ fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
     let now = world.slots(1).now;
     world.slots(1).beaten(&earlier, now, |_| true);
     assert!(!sure(&mut world, 1));
-    let deeds = world.slots(1).beaten(&own, now, |_| true);
+    let effects = world.slots(1).beaten(&own, now, |_| true);
     assert!(
-        deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
-        "{deeds:?}"
+        effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        "{effects:?}"
     );
     assert!(sure(&mut world, 1));
     world.slots(1).saw_go(&group(), &name_of(1), &name_of(1));
@@ -870,7 +870,7 @@ fn only_whose_turn_is_near_watches_those_before_it_that_beat() {
 fn whose_turn_is_near_looks_at_each_beat() {
     let mut world = standing(8, 2);
     let looks: Vec<bool> = (0..8)
-        .map(|n| world.slots(n).beat().contains(&Deed::Look))
+        .map(|n| world.slots(n).beat().contains(&Effect::Look))
         .collect();
     let with_turn = |n: &usize| world.nodes[*n].runs == Some(true);
     assert_eq!((0..8).filter(with_turn).count(), 2);
@@ -886,7 +886,7 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
         world.start(0);
         world.reached(0);
         let lease = place.expect("a place").lease;
-        assert_eq!(world.nodes[0].orders, [Deed::Resume(group(), lease)]);
+        assert_eq!(world.nodes[0].orders, [Effect::Resume(group(), lease)]);
         world.settles();
         world.pass(5);
         assert_eq!(
@@ -903,7 +903,7 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
     world.wants(0);
     world.reached(0);
     let lease = place.expect("a place").lease;
-    assert_eq!(world.nodes[0].orders, [Deed::Leave(group(), lease)]);
+    assert_eq!(world.nodes[0].orders, [Effect::Leave(group(), lease)]);
     (0..3).for_each(|_| world.settles());
     assert_eq!(world.nodes[0].runs, Some(false));
     assert_eq!(world.nodes[1].runs, Some(true));
@@ -913,15 +913,15 @@ fn a_service_that_is_killed_again_and_again_keeps_the_place_of_a_run_that_lives(
 fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
     let mut world = standing(2, 1);
     let node = &mut world.nodes[0];
-    let deeds = node
+    let effects = node
         .slots
         .want(asker(50), &group(), 1, run(7))
         .expect("wanted");
-    assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(50))]);
-    assert_eq!(node.slots.ended(&group(), &run(1).who), [Deed::Save]);
+    assert_eq!(effects, [Effect::Save, Effect::Turn(asker(50))]);
+    assert_eq!(node.slots.ended(&group(), &run(1).who), [Effect::Save]);
     let last = node.slots.ended(&group(), &run(7).who);
     assert!(
-        matches!(last[..], [Deed::Leave(..), Deed::Save]),
+        matches!(last[..], [Effect::Leave(..), Effect::Save]),
         "{last:?}"
     );
 }
@@ -931,28 +931,28 @@ fn runs_of_one_node_share_a_place_and_the_last_frees_it() {
 fn a_run_that_has_begun_goes_on_without_its_place() {
     let mut world = standing(1, 1);
     let slots = &mut world.nodes[0].slots;
-    assert!(matches!(&slots.lost("gone")[..], [Deed::Say(why)] if why.contains("one more")));
+    assert!(matches!(&slots.lost("gone")[..], [Effect::Say(why)] if why.contains("one more")));
     // What this node remembers is nothing to begin by.
-    let deeds = slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
+    let effects = slots.want(asker(50), &group(), 1, run(7)).expect("wanted");
     assert!(
         matches!(
-            deeds[..],
+            effects[..],
             [
-                Deed::Save,
-                Deed::Tell(Waiter::Client(Client::Connection(50)), _)
+                Effect::Save,
+                Effect::Tell(Waiter::Client(Client::Connection(50)), _)
             ]
         ),
-        "{deeds:?}"
+        "{effects:?}"
     );
-    let deeds = slots.reached();
-    assert!(matches!(deeds[..], [Deed::Resume(..)]), "{deeds:?}");
-    let deeds = slots.gone(&group(), false);
-    let [Deed::Leave(..), Deed::Say(why), Deed::Enter(_), Deed::Save] = &deeds[..] else {
-        panic!("{deeds:?}");
+    let effects = slots.reached();
+    assert!(matches!(effects[..], [Effect::Resume(..)]), "{effects:?}");
+    let effects = slots.gone(&group(), false);
+    let [Effect::Leave(..), Effect::Say(why), Effect::Enter(_), Effect::Save] = &effects[..] else {
+        panic!("{effects:?}");
     };
     assert!(why.contains("the run here goes on"), "{why}");
     slots.leave(Client::Connection(50));
-    assert!(slots.ended(&group(), &run(7).who).contains(&Deed::Save));
+    assert!(slots.ended(&group(), &run(7).who).contains(&Effect::Save));
     // Without one, nothing is left to be freed.
     let mut world = standing(1, 1);
     let slots = &mut world.nodes[0].slots;
@@ -973,7 +973,7 @@ fn a_slot_ends_with_its_lease_whether_the_backend_is_there_or_not() {
     assert_eq!(world.slots(0).tick(), []);
     world.store.now = LEASE;
     let said = ended(&group());
-    assert_eq!(world.slots(0).tick(), [Deed::Say(said.clone())]);
+    assert_eq!(world.slots(0).tick(), [Effect::Say(said.clone())]);
     assert_eq!(
         (world.slots(0).tick(), world.slots(0).wakes()),
         (Vec::new(), None)
@@ -983,11 +983,11 @@ fn a_slot_ends_with_its_lease_whether_the_backend_is_there_or_not() {
     let waits = ["process 1 waits in group 'g'"];
     assert_eq!(world.slots(1).own(false), waits);
     // It was told already.
-    assert!(matches!(world.slots(0).reached()[..], [Deed::Resume(..)]));
-    let deeds = world.slots(0).gone(&group(), false);
+    assert!(matches!(world.slots(0).reached()[..], [Effect::Resume(..)]));
+    let effects = world.slots(0).gone(&group(), false);
     assert!(
-        !deeds.iter().any(|deed| matches!(deed, Deed::Say(_))),
-        "{deeds:?}"
+        !effects.iter().any(|effect| matches!(effect, Effect::Say(_))),
+        "{effects:?}"
     );
 }
 
@@ -1005,23 +1005,23 @@ fn no_turn_comes_by_a_lease_that_may_have_ended() {
         ..world
     };
     late.store.now = LEASE;
-    let deeds = go(&mut late);
+    let effects = go(&mut late);
     assert!(
-        !deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
-        "{deeds:?}"
+        !effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        "{effects:?}"
     );
     // Once it was kept alive, counted from when that was asked for, and a beat was answered.
-    let is_resume = |deed: &Deed| matches!(deed, Deed::Resume(..));
+    let is_resume = |effect: &Effect| matches!(effect, Effect::Resume(..));
     assert!(late.slots(1).beat().iter().any(is_resume));
     assert!(!late.slots(1).beat().iter().any(is_resume), "one at a time");
     let asked = late.slots(1).now;
     late.store.now += LEASE - 1;
     assert_eq!(late.slots(1).stands(&group(), None), []);
     let covered = late.slots(1).covered();
-    let deeds = late.slots(1).beaten(&covered, asked, |_| true);
+    let effects = late.slots(1).beaten(&covered, asked, |_| true);
     assert!(
-        deeds.iter().any(|deed| matches!(deed, Deed::Turn(_))),
-        "{deeds:?}"
+        effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        "{effects:?}"
     );
 }
 
@@ -1061,16 +1061,16 @@ fn where_too_few_of_those_seen_count_twice_as_many_are_looked_at_later() {
     let wanted = |slots: &Slots| slots.lines().map(|line| (line.2, line.3)).next();
     assert_eq!(wanted(&slots), Some((3 + MOST_BEFORE, false)));
     for n in 1..=7 {
-        let deeds = slots.saw(&group(), Vec::new(), false, false);
-        assert!(deeds.contains(&Deed::Look), "{deeds:?}");
-        assert!(!deeds.contains(&Deed::Turn(asker(1))), "{deeds:?}");
+        let effects = slots.saw(&group(), Vec::new(), false, false);
+        assert!(effects.contains(&Effect::Look), "{effects:?}");
+        assert!(!effects.contains(&Effect::Turn(asker(1))), "{effects:?}");
         // Not looked at again before that is answered.
         assert_eq!(slots.look(), []);
         let most = 3 + (MOST_BEFORE << n.min(DOUBLED));
         assert_eq!(wanted(&slots), Some((most, true)));
     }
-    let deeds = slots.saw(&group(), Vec::new(), true, true);
-    assert_eq!(deeds, [Deed::Save, Deed::Turn(asker(1))]);
+    let effects = slots.saw(&group(), Vec::new(), true, true);
+    assert_eq!(effects, [Effect::Save, Effect::Turn(asker(1))]);
 }
 
 /// Of two groups one fails for good; the place in the other lives.
@@ -1099,7 +1099,7 @@ fn what_fails_is_tried_again_less_and_less_often() {
         let due = slots.due.expect("later");
         pauses.push(due.since(slots.now).nanos() / 1_000_000_000);
         slots.now = due;
-        assert!(slots.tick().contains(&Deed::Enter(group())));
+        assert!(slots.tick().contains(&Effect::Enter(group())));
     }
     assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 64]);
 }
@@ -1125,8 +1125,8 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
         Standing::new(slot, n + 1, n, 2).expect("its own")
     };
     let mut told = |line: Vec<Standing>| slots.saw(&group(), line, true, true);
-    let waits = |deeds: &[Deed]| match deeds {
-        [Deed::Tell(Waiter::Client(_), Waits::Others(limit, before))] => (*limit, before.clone()),
+    let waits = |effects: &[Effect]| match effects {
+        [Effect::Tell(Waiter::Client(_), Waits::Others(limit, before))] => (*limit, before.clone()),
         other => panic!("{other:?}"),
     };
     let line = vec![standing(1, 2), standing(3, 8)];
@@ -1135,10 +1135,10 @@ fn the_smallest_number_of_those_before_it_and_its_own_counts() {
     let line = vec![standing(1, 9), standing(3, 9), standing(5, 8)];
     let (limit, before) = waits(&told(line));
     assert!(limit == 3 && before.starts_with("3 before it"), "{before}");
-    let deeds = told(vec![standing(3, 9), standing(5, 8)]);
+    let effects = told(vec![standing(3, 9), standing(5, 8)]);
     assert!(
-        matches!(deeds[..], [Deed::Save, Deed::Turn(Waiter::Client(_))]),
-        "{deeds:?}"
+        matches!(effects[..], [Effect::Save, Effect::Turn(Waiter::Client(_))]),
+        "{effects:?}"
     );
 }
 
@@ -1169,8 +1169,8 @@ fn whoever_waits_is_told_who_is_before_them_whenever_that_changes() {
 #[test]
 fn what_is_kept_comes_back_and_any_text_is_taken() {
     let mut world = standing(3, 2);
-    let deeds = world.nodes[0].slots.want(asker(50), &group(), 1, run(7));
-    assert!(deeds.is_ok());
+    let effects = world.nodes[0].slots.want(asker(50), &group(), 1, run(7));
+    assert!(effects.is_ok());
     let which = Which {
         sender: "web 1".parse().expect("a certname"),
         name: "x\" \\ ".repeat(20).parse().expect("a name"),
@@ -1178,8 +1178,8 @@ fn what_is_kept_comes_back_and_any_text_is_taken() {
         id: crate::wire::name::Id::from_bits(7),
     };
     let slots = &mut world.nodes[1].slots;
-    let deeds = slots.want(asker(51), &group(), 1, Run::of(which.clone(), 9));
-    assert!(deeds.is_ok());
+    let effects = slots.want(asker(51), &group(), 1, Run::of(which.clone(), 9));
+    assert!(effects.is_ok());
     let triggers: Vec<_> = slots.triggers().collect();
     assert_eq!(triggers, [(&group(), &which)]);
     for node in &world.nodes {
