@@ -1,4 +1,4 @@
-//! The language between the service and the executor: values of `to/`, and events that met a rule, go in, together; an outcome for each comes back.
+//! The language between the service and the executor: values of `to/`, and events that matched a rule, go in, together; an outcome for each comes back.
 //!
 //! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
 //! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
@@ -12,10 +12,10 @@
 pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::met::Met;
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
-use crate::wire::{Malformed, met};
+use crate::wire::{Malformed, rule_match};
 
 /// All values of a question, in bytes.
 pub const MOST_BYTES: usize = 2 << 20;
@@ -47,8 +47,8 @@ pub enum Asked {
 pub enum Evidence {
     /// A register.
     Register(Vec<u8>),
-    /// An event that met a rule; what many of them share is there once.
-    Met(Met),
+    /// An event that matched a rule; what many of them share is there once.
+    RuleMatch(RuleMatch),
 }
 
 impl Evidence {
@@ -56,7 +56,7 @@ impl Evidence {
     pub fn length(&self) -> usize {
         match self {
             Evidence::Register(bytes) => bytes.len(),
-            Evidence::Met(met) => met.length(),
+            Evidence::RuleMatch(met) => met.length(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Evidence {
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Evidence::Register(bytes) => bytes.clone(),
-            Evidence::Met(met) => met.write(),
+            Evidence::RuleMatch(met) => met.write(),
         }
     }
 }
@@ -166,10 +166,10 @@ pub fn measured(count: usize, lengths: &[u8]) -> Result<Vec<usize>, Malformed> {
     }
     let length = |word: &[u8; 4]| usize::try_from(u32::from_be_bytes(*word)).unwrap_or(usize::MAX);
     let lengths: Vec<usize> = words.iter().map(length).collect();
-    if let Some(long) = lengths.iter().find(|length| **length > met::MOST) {
+    if let Some(long) = lengths.iter().find(|length| **length > rule_match::MOST) {
         let why = format!(
             "a value of {long} bytes is too long: {} are allowed",
-            met::MOST
+            rule_match::MOST
         );
         return Err(Malformed::new(why));
     }
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn what_is_too_much_is_neither_asked_nor_read() {
         let many = vec![Vec::new(); MOST_TOGETHER + 1];
-        let long = vec![vec![0; met::MOST + 1]];
-        let all = vec![vec![0; met::MOST]; MOST_TOGETHER];
+        let long = vec![vec![0; rule_match::MOST + 1]];
+        let all = vec![vec![0; rule_match::MOST]; MOST_TOGETHER];
         for (values, words) in [
             (&many, "33 values"),
             (&long, "a value of"),

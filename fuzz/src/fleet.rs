@@ -15,7 +15,7 @@ use again_fleet::wire::event::{Batch, Begun, Line};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::{Cause, Lineage};
-use again_fleet::wire::met::Met;
+use again_fleet::wire::rule_match::RuleMatch;
 use again_fleet::wire::name::{Id, Namespace};
 use again_fleet::wire::outcome::{Entry, Outcome, Told};
 use again_fleet::wire::trigger::Trigger;
@@ -40,7 +40,7 @@ pub fn handed_over(text: &[u8]) {
         handover::ids(rest),
     );
     let _ = serde_json::from_slice::<Word>(text);
-    if let Ok(met) = Met::read(text) {
+    if let Ok(met) = RuleMatch::read(text) {
         assert_eq!(met.write(), text);
     }
 }

@@ -1,4 +1,4 @@
-//! An event that met a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
+//! An event that matched a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
 use super::calls::{Call, Told};
@@ -10,14 +10,14 @@ use crate::spool::RunEvents;
 use crate::wire::Malformed;
 use crate::wire::event::{Batch, Event};
 use crate::wire::inventory::Inventory;
-use crate::wire::met::Met;
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::{Namespace, Node};
 
 fn wrong(why: String) -> Untrusted {
     Malformed::new(why).into()
 }
 
-/// An event that met a rule, as its node has signed it.
+/// An event that matched a rule, as its node has signed it.
 pub struct Happened {
     /// The batch that it is in.
     pub batch: Batch,
@@ -36,7 +36,7 @@ impl Happened {
     /// # Errors
     /// Its node did not sign it, or there is no such event in it.
     pub fn open(verifier: &Verifier<'_>, value: &[u8]) -> Result<Happened, Untrusted> {
-        let met = Met::read(value)?;
+        let met = RuleMatch::read(value)?;
         let (signer, batch) = verifier.own::<Batch>(&met.batch)?;
         let Batch { node, run, .. } = &batch;
         let told = met.inventory.as_deref();
@@ -70,7 +70,7 @@ impl Happened {
     /// The trigger that it is by a rule, and the call that it makes, if it makes one.
     ///
     /// # Errors
-    /// There is no such rule, or it does not meet the rule.
+    /// There is no such rule, or it does not match the rule.
     pub fn trigger(
         &self,
         namespace: &Namespace,

@@ -1,5 +1,5 @@
 //! The executor. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
-//! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that met a rule is looked at
+//! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that matched a rule is looked at
 //! again in the same way; where the rule names a program, its call is put on disk in the place of that.
 //!
 //! A trigger that is to be taken is written down before the helper is asked, and entered into the replays afterwards. What was
@@ -14,7 +14,7 @@ pub mod caller;
 pub mod calls;
 /// Ends of waiters and runs.
 mod ends;
-/// Events that met a rule.
+/// Events that matched a rule.
 mod event;
 /// The helper, and what it must not inherit.
 mod helper;
@@ -47,7 +47,7 @@ use crate::policy::rule::Rule;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
 use crate::spool::requests::Requests;
 use crate::spool::{RunEvents, Spool};
-use crate::wire::met::Met;
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome};
 use crate::wire::trigger::Trigger;
@@ -452,7 +452,7 @@ impl Case {
 
     /// The trigger that somebody has sent to this node whom it listens to.
     fn admitted(&self, value: &[u8]) -> Result<Came, Answer> {
-        if Met::is(value) {
+        if RuleMatch::is(value) {
             return self.happened(value);
         }
         let opened = self.verifier().open(value);
@@ -471,7 +471,7 @@ impl Case {
         }
     }
 
-    /// The trigger that an event is which met a rule. The service has this node's certificate, and so this node's signature is no evidence of
+    /// The trigger that an event is which matched a rule. The service has this node's certificate, and so this node's signature is no evidence of
     /// what its own runs have done.
     fn happened(&self, value: &[u8]) -> Result<Came, Answer> {
         let happened = Happened::open(&self.verifier(), value).map_err(|why| untrusted(&why))?;

@@ -1,6 +1,6 @@
 //! PURE: which events of other nodes this node reacts to, and the trigger that such an event is.
 //!
-//! An event that meets a rule is a trigger which the node of the event signed with it. The service and the executor make it by the same
+//! An event that matches a rule is a trigger which the node of the event signed with it. The service and the executor make it by the same
 //! function of the same signed batch, so that it is the same for both, and each time.
 
 use again_base::model::Span;
@@ -80,7 +80,7 @@ impl Resource {
     }
 }
 
-/// Whether an event meets a rule.
+/// Whether an event matches a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// It does not.
@@ -144,7 +144,7 @@ impl Rule {
         (met, fits.iter().any(|(_, fit)| *fit == Fit::Untold))
     }
 
-    /// The trigger that an event of a batch is, where it meets this rule.
+    /// The trigger that an event of a batch is, where it matches this rule.
     ///
     /// # Errors
     /// All that it comes from has made more hops than any trigger may.

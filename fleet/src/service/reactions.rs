@@ -33,7 +33,7 @@ pub struct Reactions {
     said: BTreeSet<String>,
 }
 
-/// A batch of which more may meet a rule.
+/// A batch of which more may match a rule.
 pub struct Open {
     /// Where it stands.
     pub key: Key,

@@ -9,7 +9,7 @@ use again_base::toml::{self, Written};
 
 use super::value::{Command, Delta, Setting, Timeout};
 use crate::policy::rule::Rule;
-use crate::wire::met::MOST_NAME;
+use crate::wire::rule_match::MOST_NAME;
 
 /// The keys of such a file.
 pub const KEYS: &[&str] = &[

@@ -19,7 +19,7 @@ pub type Handed = (Which, Evidence);
 pub struct Sight {
     /// Where.
     pub place: Place,
-    /// Its revision; 0 where it is made of an event that met a rule. Nothing of such a one is removed.
+    /// Its revision; 0 where it is made of an event that matched a rule. Nothing of such a one is removed.
     pub revision: u64,
     /// What it is.
     pub found: Found,

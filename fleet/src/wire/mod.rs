@@ -19,8 +19,8 @@ pub mod key;
 pub mod lineage;
 /// Which of some nodes it is.
 pub mod lock;
-/// An event that met a rule, as it is handed over.
-pub mod met;
+/// An event that matched a rule, as it is handed over.
+pub mod rule_match;
 /// What became of a trigger.
 pub mod outcome;
 /// How much is kept of what each sender causes.

@@ -1,4 +1,4 @@
-//! Events that met a rule, as the service hands them over: run or called once, and nothing that no accepted node has signed.
+//! Events that matched a rule, as the service hands them over: run or called once, and nothing that no accepted node has signed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::event::{Batch, Event};
 use again_fleet::wire::lineage::Cause;
-use again_fleet::wire::met::Met;
+use again_fleet::wire::rule_match::RuleMatch;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
 use serde::{Deserialize, Serialize};
@@ -32,8 +32,8 @@ fn node(rules: &[&str]) -> Node {
     node
 }
 
-fn met(rule: &str, n: u64, batch: Vec<u8>) -> Met {
-    Met {
+fn met(rule: &str, n: u64, batch: Vec<u8>) -> RuleMatch {
+    RuleMatch {
         rule: rule.to_owned(),
         n,
         batch: batch.into(),
@@ -107,11 +107,11 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
     let mut changed = signed("up", 1, &good);
     let at = changed.len() - 30;
     changed[at] ^= 1;
-    let told = |signer: &str, of: &str| Met {
+    let told = |signer: &str, of: &str| RuleMatch {
         inventory: Some(sealed_as(signer, &inventory(of, "web")).into()),
         ..met("when", 1, sealed("web1.test"))
     };
-    let db = Met {
+    let db = RuleMatch {
         inventory: Some(sealed_as("web1.test", &inventory("web1.test", "db")).into()),
         ..met("when", 1, sealed("web1.test"))
     };
@@ -172,7 +172,7 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
             sealed_as("web1.test", &bent),
             "the name begins with 'rule/' or 'call/'",
         ),
-        (b"AGE1garbage".to_vec(), "that is no event that met a rule"),
+        (b"AGE1garbage".to_vec(), "that is no event that matched a rule"),
         (
             met("up", 1, b"garbage".to_vec()).write(),
             "no envelope of again-fleet's version 1",

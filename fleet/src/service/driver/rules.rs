@@ -1,4 +1,4 @@
-//! Events that meet a rule of this node's become sights of the step, as registers do.
+//! Events that match a rule of this node's become sights of the step, as registers do.
 //!
 //! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the backend was asked for that.
 
@@ -19,7 +19,7 @@ use crate::step::model::{Answer, Found, Sight};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
-use crate::wire::met::Met;
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::Node;
 use crate::wire::trigger::Trigger;
 
@@ -59,7 +59,7 @@ impl Driver {
         bytes.map_or(Vec::new(), |bytes| self.follow(key, bytes, None))
     }
 
-    /// Finds out what of a batch meets a rule. What hangs on something that is not known is looked at again.
+    /// Finds out what of a batch matches a rule. What hangs on something that is not known is looked at again.
     fn follow(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&Told>) -> Vec<Sight> {
         let now = clock::moment();
         let mut open = Open {
@@ -92,7 +92,7 @@ impl Driver {
             .judge(&self.me, &batch.node, &extensions, None);
         if let Err(why) = accepted.or_else(|why| (batch.node == self.me).then_some(()).ok_or(why)) {
             let node = &batch.node;
-            let why = format!("refused: events of {node} met a rule: {why}");
+            let why = format!("refused: events of {node} matched a rule: {why}");
             self.reactions.say(why);
             return Vec::new();
         }
@@ -103,7 +103,7 @@ impl Driver {
             let (met, is_more) = rule.picks(&self.me, &batch, inventory);
             is_open |= is_more;
             for event in met {
-                let met = Met {
+                let met = RuleMatch {
                     rule: rule.name.clone(),
                     n: event.n,
                     batch: open.bytes.clone(),
@@ -163,13 +163,13 @@ impl Driver {
         is_near
     }
 
-    fn met(signed: Signed, met: Met) -> Sight {
+    fn met(signed: Signed, met: RuleMatch) -> Sight {
         let trigger = &signed.trigger;
         Sight {
             place: (trigger.sender.clone(), trigger.name.clone()),
             revision: 0,
             found: Found::Good(signed),
-            evidence: Evidence::Met(met),
+            evidence: Evidence::RuleMatch(met),
         }
     }
 
@@ -186,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// Asks the backend what nodes tell of themselves on which it hangs whether their events meet a rule.
+    /// Asks the backend what nodes tell of themselves on which it hangs whether their events match a rule.
     pub fn ask_for_nodes(&mut self) {
         let now = clock::moment();
         let open = &mut self.reactions.open;

@@ -1,4 +1,4 @@
-//! An event that met a rule, as the service hands it over to the executor: the rule's name, which event of which batch, and what the
+//! An event that matched a rule, as the service hands it over to the executor: the rule's name, which event of which batch, and what the
 //! node told of itself where the rule asks for that. Batch and inventory are as their node signed them; the rest is nobody's word.
 
 use std::sync::Arc;
@@ -15,9 +15,9 @@ pub const MOST: usize = 2 * envelope::MOST + (1 << 10);
 /// Format and version.
 const MAGIC: &[u8] = b"AGE1";
 
-/// One event that met one rule.
+/// One event that matched one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Met {
+pub struct RuleMatch {
     /// The rule's name.
     pub rule: String,
     /// The number of the event.
@@ -28,7 +28,7 @@ pub struct Met {
     pub inventory: Option<Arc<[u8]>>,
 }
 
-impl Met {
+impl RuleMatch {
     /// Whether these bytes may be one.
     pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
@@ -61,11 +61,11 @@ impl Met {
     ///
     /// # Errors
     /// It is none, or breaks a bound.
-    pub fn read(bytes: &[u8]) -> Result<Met, Malformed> {
-        at_most("bytes of an event that met a rule", bytes.len(), MOST)?;
+    pub fn read(bytes: &[u8]) -> Result<RuleMatch, Malformed> {
+        at_most("bytes of an event that matched a rule", bytes.len(), MOST)?;
         let mut reader = Reader { rest: bytes };
         let met = parse(&mut reader).filter(|_| reader.rest.is_empty());
-        let met = met.ok_or_else(|| Malformed::new("that is no event that met a rule"))?;
+        let met = met.ok_or_else(|| Malformed::new("that is no event that matched a rule"))?;
         let long = [&met.batch, met.inventory.as_ref().unwrap_or(&met.batch)].map(|one| one.len());
         for length in long {
             at_most("bytes of a value", length, envelope::MOST)?;
@@ -79,13 +79,13 @@ impl Met {
     }
 }
 
-fn parse(reader: &mut Reader<'_>) -> Option<Met> {
+fn parse(reader: &mut Reader<'_>) -> Option<RuleMatch> {
     reader.take(MAGIC.len()).filter(|magic| *magic == MAGIC)?;
     let n = u64::from_be_bytes(reader.take(8)?.try_into().ok()?);
     let rule = std::str::from_utf8(reader.part()?).ok()?.to_owned();
     let batch = reader.part()?.into();
     let inventory = Some(reader.part()?).filter(|part| !part.is_empty());
-    Some(Met {
+    Some(RuleMatch {
         rule,
         n,
         batch,
@@ -98,9 +98,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn met(rule: &str, batch: usize, inventory: usize) -> Met {
+    fn met(rule: &str, batch: usize, inventory: usize) -> RuleMatch {
         let bytes = |length: usize| Arc::from(vec![7; length]);
-        Met {
+        RuleMatch {
             rule: rule.to_owned(),
             n: 3,
             batch: bytes(batch),
@@ -112,7 +112,7 @@ mod tests {
     fn what_breaks_a_bound_is_not_read() {
         let (name, full) = ("\u{20ac}".repeat(MOST_NAME), envelope::MOST);
         let most = met(&name, full, full);
-        assert_eq!(Met::read(&most.write()), Ok(most.clone()));
+        assert_eq!(RuleMatch::read(&most.write()), Ok(most.clone()));
         assert!(most.length() <= MOST);
         for bad in [
             met(&"x".repeat(MOST_NAME + 1), 1, 1),
@@ -120,7 +120,7 @@ mod tests {
             met("x", 1, full + 1),
             met("x", MOST, MOST),
         ] {
-            assert!(Met::read(&bad.write()).is_err());
+            assert!(RuleMatch::read(&bad.write()).is_err());
         }
         let good = met("x", 9, 9).write();
         let mut other = good.clone();
@@ -130,18 +130,18 @@ mod tests {
             &[&good[..], b"x"].concat(),
             &good[..good.len() - 1].to_vec(),
         ] {
-            assert!(Met::read(bad).is_err());
+            assert!(RuleMatch::read(bad).is_err());
         }
     }
 
     proptest! {
         #[test]
         fn it_comes_back(rule in "\\PC{0,64}", n: u64, batch in 0..2000_usize, inventory in 0..2000_usize) {
-            let one = Met { n, ..met(&rule, batch, inventory) };
+            let one = RuleMatch { n, ..met(&rule, batch, inventory) };
             let written = one.write();
             prop_assert_eq!(written.len(), one.length());
-            prop_assert!(Met::is(&written));
-            prop_assert_eq!(Met::read(&written), Ok(one));
+            prop_assert!(RuleMatch::is(&written));
+            prop_assert_eq!(RuleMatch::read(&written), Ok(one));
         }
 
         #[test]
@@ -149,7 +149,7 @@ mod tests {
             if is_ours {
                 bytes.splice(..0, *b"AGE1");
             }
-            if let Ok(met) = Met::read(&bytes) {
+            if let Ok(met) = RuleMatch::read(&bytes) {
                 prop_assert_eq!(met.write(), bytes);
             }
         }
