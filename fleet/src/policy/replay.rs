@@ -19,7 +19,7 @@ use crate::wire::trigger::{MOST_TTL, Trigger};
 
 /// A trigger among all of its target's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Which {
+pub struct TriggerKey {
     /// Who fired.
     pub sender: Node,
     /// Its name.
@@ -30,9 +30,9 @@ pub struct Which {
     pub id: Id,
 }
 
-impl From<&Trigger> for Which {
+impl From<&Trigger> for TriggerKey {
     fn from(trigger: &Trigger) -> Self {
-        Which {
+        TriggerKey {
             sender: trigger.sender.clone(),
             name: trigger.name.clone(),
             number: trigger.number,
@@ -274,7 +274,7 @@ impl Sender {
 /// What becomes of a trigger, as it is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    which: Which,
+    which: TriggerKey,
     /// The node whose change it is.
     node: Node,
     outcome: Outcome,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::few::Few;
+use super::small_map::SmallMap;
 use crate::ask::{self, Answer};
 use crate::settings::Backend;
 use crate::step::model::{Client, News, Said};
@@ -16,7 +16,7 @@ type Way = (Id, Node);
 /// Everybody who is connected.
 #[derive(Debug, Default)]
 pub struct Callers {
-    callers: Few<Client, Caller>,
+    callers: SmallMap<Client, Caller>,
     /// Number of the last one.
     last: u64,
 }

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::handover::{self, HEAD, MOST_BYTES, MOST_PIDFDS, MOST_TOGETHER};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 
@@ -68,7 +68,7 @@ fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
 #[derive(Debug, Default)]
 pub struct Became {
     /// Answer for each trigger.
-    pub answers: Vec<(Which, handover::Answer)>,
+    pub answers: Vec<(TriggerKey, handover::Answer)>,
     /// Descriptors that came with the answers, at most [`MOST_PIDFDS`] with each. They may be descriptors of any kind.
     pub pidfds: Vec<OwnedFd>,
 }
@@ -77,7 +77,7 @@ pub struct Became {
 ///
 /// # Errors
 /// It does not answer.
-pub async fn became(socket: &Path, taken: Vec<Which>) -> io::Result<Became> {
+pub async fn became(socket: &Path, taken: Vec<TriggerKey>) -> io::Result<Became> {
     let mut became = Became::default();
     for part in taken.chunks(MOST_TOGETHER) {
         let ids: Vec<Id> = part.iter().map(|which| which.id.clone()).collect();
@@ -203,7 +203,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).expect("a socket");
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let server = std::thread::spawn(move || answer(&listener, writer.into(), 100));
-        let which = Which::from(&trigger());
+        let which = TriggerKey::from(&trigger());
         let became = became(&socket, vec![which]).await.expect("an answer");
         server.join().expect("answered");
         assert_eq!(became.answers[0].1.outcome, Outcome::Started);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn sizes(lengths: &[usize]) -> Vec<Vec<usize>> {
-        let which = Which::from(&trigger());
+        let which = TriggerKey::from(&trigger());
         let values = lengths
             .iter()
             .map(|length| (which.clone(), Evidence::Register(vec![0; *length])));

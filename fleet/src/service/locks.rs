@@ -6,7 +6,7 @@ mod beating;
 /// What outlives a service, as it is written down.
 mod kept;
 /// What becomes of one of them.
-mod one;
+mod state;
 /// What there is to say of them.
 mod shown;
 /// Which tokens of other candidates count.
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use again_base::model::{Boottime, Span};
 
-use super::few::Few;
+use super::small_map::SmallMap;
 use super::slots::Place;
 use crate::policy::beat::{SILENT, SURE};
 use crate::policy::lock::{Known, Lock};
@@ -85,7 +85,7 @@ enum Stage {
 
 /// What this node knows of a lock.
 #[derive(Debug, Default)]
-struct One {
+struct LockState {
     /// The lock, if this node is a candidate.
     lock: Option<Lock>,
     /// The highest token that it knows of.
@@ -183,7 +183,7 @@ pub struct Locks {
     /// A part of a second, drawn for it.
     pub jitter: Span,
     me: Node,
-    all: Few<Name, One>,
+    all: SmallMap<Name, LockState>,
     /// Why the backend cannot be asked; nothing if it can.
     away: Option<String>,
 }
@@ -204,7 +204,7 @@ impl Locks {
         }
         for lock in locks {
             if self.all.get(&lock.name).is_none() {
-                self.all.insert(lock.name.clone(), One::default());
+                self.all.insert(lock.name.clone(), LockState::default());
             }
             let (now, is_away) = (self.now, self.away.is_some());
             if let Some(one) = self.all.get_mut(&lock.name) {
@@ -363,7 +363,7 @@ impl Locks {
     pub fn not_cleared(&mut self, name: &Name, revision: u64) -> Vec<Effect> {
         let due = self.now + PAUSE.times(2) + self.jitter;
         let one = self.all.get_mut(name);
-        let is_same = |one: &&mut One| one.seen == Seen::Coming && one.came.0 == revision;
+        let is_same = |one: &&mut LockState| one.seen == Seen::Coming && one.came.0 == revision;
         let Some(one) = one.filter(|one| one.lock.is_some()).filter(is_same) else {
             return Vec::new();
         };

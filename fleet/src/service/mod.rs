@@ -14,7 +14,7 @@ mod driver;
 /// Failures of its work.
 mod failures;
 /// Few values by their keys.
-mod few;
+mod small_map;
 /// Which processes have ended.
 mod holders;
 /// The outboxes.

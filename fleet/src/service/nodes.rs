@@ -3,7 +3,7 @@
 use std::io;
 use std::vec::IntoIter;
 
-use super::few::Few;
+use super::small_map::SmallMap;
 use super::last_inventory::File;
 use crate::backend::Value;
 use crate::policy::last_inventory::{LastInventory, Reading};
@@ -16,7 +16,7 @@ pub struct Nodes {
     /// The last inventory while the disk refuses it or it is too large for the file.
     unwritten: Option<LastInventory>,
     /// Those that the backend has not answered; whether the last inventory was shown instead.
-    pub asked: Few<Client, bool>,
+    pub asked: SmallMap<Client, bool>,
     /// How many readings the backend has shown.
     pub readings: u64,
     /// Readings up to this one do not change the last inventory any more.
@@ -51,7 +51,7 @@ impl Nodes {
         Nodes {
             file,
             unwritten: None,
-            asked: Few::default(),
+            asked: SmallMap::default(),
             readings: 0,
             kept: 0,
             why: String::new(),

@@ -8,7 +8,7 @@ use rand::RngExt;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::few::Few;
+use super::small_map::SmallMap;
 use crate::backend::{Change, Backend, Error, Feed, Value};
 use crate::policy::slots::Lease;
 use crate::wire::name::Name;
@@ -139,7 +139,7 @@ pub enum Act {
 }
 
 /// The leases under which places stand, by their numbers.
-pub struct Leases<L>(Rc<RefCell<Few<Lease, Rc<L>>>>);
+pub struct Leases<L>(Rc<RefCell<SmallMap<Lease, Rc<L>>>>);
 
 impl<L> Clone for Leases<L> {
     fn clone(&self) -> Self {

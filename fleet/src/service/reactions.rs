@@ -6,7 +6,7 @@ use tracing::warn;
 
 use again_base::model::{Boottime, Walltime};
 
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::rule::Rule;
 use crate::step::model::Place;
 use crate::wire::key::Key;
@@ -86,7 +86,7 @@ impl Reactions {
     }
 
     /// A trigger needs no more handing over until then.
-    pub fn settle(&mut self, which: &Which, until: Walltime, now: Walltime) {
+    pub fn settle(&mut self, which: &TriggerKey, until: Walltime, now: Walltime) {
         if self.settled.len() >= MOST_SETTLED {
             self.settled.retain(|_, (_, until)| *until > now);
         }

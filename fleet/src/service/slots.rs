@@ -15,10 +15,10 @@ use again_base::model::{Boottime, Span};
 pub use held::{Holder, Run, Waiter, named};
 use held::{before, ended};
 
-use super::few::Few;
+use super::small_map::SmallMap;
 use crate::backend::LEASE;
 use crate::policy::beat::SURE;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::slots::{Lease, Standing};
 use crate::step::model::Client;
 use crate::wire::beat::MOST_GROUPS;
@@ -86,7 +86,7 @@ pub struct Group {
     /// How often those were too few who stand there by their own word, and twice as many were to be known.
     doubled: u32,
     /// Who waits to be told, and what they were told last.
-    waiters: Few<Waiter, Option<Waits>>,
+    waiters: SmallMap<Waiter, Option<Waits>>,
 }
 
 /// What a run waits for.
@@ -128,7 +128,7 @@ pub enum Effect {
 pub struct Slots {
     /// The time of what happens.
     pub now: Boottime,
-    groups: Few<Name, Group>,
+    groups: SmallMap<Name, Group>,
     /// The number of the look that counts.
     round: u64,
     /// When what has failed is tried again, and how often in a row it has.
@@ -215,7 +215,7 @@ impl Slots {
     }
 
     /// The triggers that have places or wait for them, and in which groups.
-    pub fn triggers(&self) -> impl Iterator<Item = (&Name, &Which)> {
+    pub fn triggers(&self) -> impl Iterator<Item = (&Name, &TriggerKey)> {
         self.groups.0.iter().flat_map(|(name, group)| {
             let all = group.runs.iter().filter_map(|run| run.who.trigger());
             all.map(move |which| (name, which))

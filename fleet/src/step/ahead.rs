@@ -4,7 +4,7 @@
 use again_base::model::{Moment, Span};
 
 use super::model::{Content, Found, Letter, LetterId, Place, State};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::judge;
 use crate::wire::outcome::Outcome;
 
@@ -27,7 +27,7 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
     let Found::Good(signed) = &state.registers.get(place)?.found else {
         return None;
     };
-    let (trigger, which) = (&signed.trigger, Which::from(&signed.trigger));
+    let (trigger, which) = (&signed.trigger, TriggerKey::from(&signed.trigger));
     let Some(why) = judge::fired_ahead(&state.rules, trigger, now) else {
         state.early.remove(place);
         return None;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::stored_selection::StoredSelection;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;
@@ -29,7 +29,7 @@ pub enum LetterId {
     /// The newest selection of a name, of the node whose change it is.
     Selection(Node, Name),
     /// What is told of a trigger.
-    Told(Which),
+    Told(TriggerKey),
 }
 
 /// For the outbox: no two letters have the same.
@@ -41,7 +41,7 @@ impl fmt::Display for LetterId {
             LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
             LetterId::Selection(node, name) => write!(f, "selection/{node}/{name}"),
             LetterId::Told(which) => {
-                let Which {
+                let TriggerKey {
                     sender,
                     name,
                     number,

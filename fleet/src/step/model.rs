@@ -11,7 +11,7 @@ pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
 use super::room::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::Rules;
 use crate::policy::term::Term;
@@ -33,7 +33,7 @@ pub enum Client {
 }
 
 /// A trigger that came too early, and since when it is here.
-pub(super) type Since = (Which, Boottime);
+pub(super) type Since = (TriggerKey, Boottime);
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub enum Event {
     /// Something became of a trigger that was taken.
     Ran {
         /// The trigger.
-        which: Which,
+        which: TriggerKey,
         /// Where it came from.
         lineage: Lineage,
         /// What became of it.
@@ -134,11 +134,11 @@ pub enum Event {
         ran: Option<Ran>,
     },
     /// The turn of a trigger has come that is part of a rolling run.
-    Turn(Which),
+    Turn(TriggerKey),
     /// It does not come, for this reason; or not now.
     NoTurn(Answer),
     /// It has not come yet; who is before it, in words.
-    Waits(Which, String),
+    Waits(TriggerKey, String),
     /// What held triggers back may have changed here.
     Changed,
     /// It is time.
@@ -159,7 +159,7 @@ pub enum Back {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The trigger.
-    pub which: Which,
+    pub which: TriggerKey,
     /// The outcome. `Taken` says that the record is on disk.
     pub outcome: Outcome,
     /// Why.
@@ -198,7 +198,7 @@ pub enum Action {
     HandOver(Vec<(Place, u64)>),
     /// See when the turn of this trigger comes, which is part of a rolling run of so many at a time; answered by `Turn` or `NoTurn`,
     /// and before that by any number of `Waits`. Asked for again, it has the place that it had.
-    Queue(Which, u32),
+    Queue(TriggerKey, u32),
     /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the backend that is reached only:
     /// to another one the revision means something else.
     Remove {
@@ -296,7 +296,7 @@ pub struct State {
     /// The origins of what was told that were stopped at the hop limit, and their ways in words.
     pub(super) stopped: BTreeMap<Id, String>,
     /// What those who take have in hand.
-    pub(super) handed: Option<BTreeMap<Which, Box<Trigger>>>,
+    pub(super) handed: Option<BTreeMap<TriggerKey, Box<Trigger>>>,
     pub(super) wakes: Option<Boottime>,
 }
 

@@ -3,7 +3,7 @@
 use again_base::model::{Boottime, Moment, Span};
 
 use crate::handover::Evidence;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::judge::Signed;
 use crate::wire::name::{Name, Node};
 use crate::wire::trigger::Trigger;
@@ -12,7 +12,7 @@ use crate::wire::trigger::Trigger;
 pub type Place = (Node, Name);
 
 /// What is handed over: a trigger, and its evidence.
-pub type Handed = (Which, Evidence);
+pub type Handed = (TriggerKey, Evidence);
 
 /// A register as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,9 +74,9 @@ impl Register {
     }
 
     /// Whether it is this trigger.
-    pub fn is(&self, which: &Which) -> bool {
+    pub fn is(&self, which: &TriggerKey) -> bool {
         let trigger = self.trigger();
-        trigger.is_some_and(|trigger| Which::from(trigger) == *which)
+        trigger.is_some_and(|trigger| TriggerKey::from(trigger) == *which)
     }
 
     /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.

@@ -7,7 +7,7 @@ use again_base::model::{Moment, Span, Walltime};
 use super::letters;
 use super::model::{Action, Content, Draft, Letter, LetterId, State};
 use super::room::size;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;
@@ -38,7 +38,7 @@ pub(super) fn stopped(
             LetterId::Told(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
             _ => None,
         });
-        let came_here: Vec<Which> = came_here.collect();
+        let came_here: Vec<TriggerKey> = came_here.collect();
         if came_here.is_empty() || state.stopped.contains_key(&one.origin) {
             continue;
         }
@@ -53,7 +53,7 @@ pub(super) fn stopped(
 }
 
 /// Tells what became of a trigger once more, with the ways that were stopped since.
-fn tell_anew(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Action>) {
+fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
     let id = LetterId::Told(which.clone());
     let Some(letter) = state.letters.get(&id) else {
         return;
@@ -150,7 +150,7 @@ impl News<'_> {
 /// Tells what became of a trigger, if that is new or asked for again.
 pub(super) fn tell(
     state: &mut State,
-    which: &Which,
+    which: &TriggerKey,
     news: &News,
     now: &Moment,
     out: &mut Vec<Action>,
@@ -217,9 +217,9 @@ pub(super) fn tell(
 /// Leaves the result register to one trigger of a sender and name: to the one that stands in the backend, else to the highest number of
 /// those that did not stand there before it. What another one came to is told in the story only. A number may be lower than an earlier one
 /// if the sender's clock was set back.
-fn only_newest(state: &mut State, which: &Which, outcome: Outcome, is_new: bool) {
+fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: bool) {
     let id = |number, bits| {
-        LetterId::Told(Which {
+        LetterId::Told(TriggerKey {
             number,
             id: Id::from_bits(bits),
             ..which.clone()
@@ -282,7 +282,7 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// Whether there is room for another result, among all and among those of its sender. If not, what the backend has is forgotten early:
 /// who asks again is answered by those who take.
-fn has_room(state: &mut State, which: &Which, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
+fn has_room(state: &mut State, which: &TriggerKey, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
     let bytes = size(lineage);
     if state.told.values() >= letters::MOST {
         drop_told(state, out, |_| true);

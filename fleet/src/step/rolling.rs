@@ -8,26 +8,26 @@ use again_base::model::Moment;
 use super::model::{Action, Answer, Content, LetterId, Register, Stage, State};
 use super::results::{self, News};
 use super::{target, turns};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 
 impl State {
     /// The trigger, if it waits for its turn.
-    pub fn waiting(&self, which: &Which) -> Option<&Trigger> {
+    pub fn waiting(&self, which: &TriggerKey) -> Option<&Trigger> {
         let register = self.register(which)?;
         let waits = register.stage == Stage::Waits && register.is(which);
         register.trigger().filter(|_| waits)
     }
 
-    fn register(&self, which: &Which) -> Option<&Register> {
+    fn register(&self, which: &TriggerKey) -> Option<&Register> {
         let place = (which.sender.clone(), which.name.clone());
         self.registers.get(&place).map(|one| &**one)
     }
 
     /// Whether a trigger needs its place in a rolling run no longer: the backend has all that became of it, so that whoever comes next
     /// sees that, or it does not run now. What has neither a register nor a result counts only where all registers `are_seen`.
-    pub fn is_over(&self, which: &Which, are_seen: bool) -> bool {
+    pub fn is_over(&self, which: &TriggerKey, are_seen: bool) -> bool {
         if self
             .handed
             .as_ref()
@@ -58,7 +58,7 @@ impl State {
 }
 
 /// Its turn has come: it is handed over.
-pub(super) fn turn(state: &mut State, which: &Which, now: &Moment, out: &mut Vec<Action>) {
+pub(super) fn turn(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
     let Some(trigger) = state.waiting(which).cloned() else {
         return;
     };
@@ -87,7 +87,7 @@ pub(super) fn no_turn(state: &mut State, answer: Answer, now: &Moment, out: &mut
 /// Its sender is told that it waits; but not with each change, and not in place of what those who take have said.
 pub(super) fn waits(
     state: &mut State,
-    which: &Which,
+    which: &TriggerKey,
     words: &str,
     now: &Moment,
     out: &mut Vec<Action>,

@@ -14,7 +14,7 @@ use super::model::{
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
 use super::{ahead, results};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::judge::{self, Signed, Unfit};
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, Ran};
@@ -104,7 +104,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
                     again: true,
                     ..News::new(&trigger.lineage, Outcome::Refused, &why, until)
                 };
-                tell(state, &Which::from(&trigger), &news, now, out);
+                tell(state, &TriggerKey::from(&trigger), &news, now, out);
             }
         }
     }
@@ -134,7 +134,7 @@ fn hold_back(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Actio
             again: true,
             ..News::new(&trigger.lineage, outcome, why, until)
         };
-        tell(state, &Which::from(&trigger), &news, now, out);
+        tell(state, &TriggerKey::from(&trigger), &news, now, out);
     }
     match early {
         Early::Held(pause, ..) => hold(state, place, pause, now),
@@ -156,7 +156,7 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
     if trigger.at_once == 0 || trigger.ask != Ask::Run {
         return;
     }
-    let which = Which::from(trigger);
+    let which = TriggerKey::from(trigger);
     let letter = state.letters.get(&LetterId::Told(which.clone()));
     match letter.map(|letter| &letter.content) {
         Some(Content::Told { told, .. }) if told.outcome == Outcome::Halted => {
@@ -265,7 +265,7 @@ pub(super) fn not_handed(state: &mut State, why: &str, now: &Moment, out: &mut V
     retry(state, handed, now);
 }
 
-fn retry(state: &mut State, handed: BTreeMap<Which, Box<Trigger>>, now: &Moment) {
+fn retry(state: &mut State, handed: BTreeMap<TriggerKey, Box<Trigger>>, now: &Moment) {
     for which in handed.into_keys() {
         let place = (which.sender.clone(), which.name.clone());
         if state
@@ -311,7 +311,7 @@ pub(super) fn removed(
 /// Something became of a trigger that was taken.
 pub(super) fn ran(
     state: &mut State,
-    which: &Which,
+    which: &TriggerKey,
     lineage: &Lineage,
     (outcome, why, ran): (Outcome, String, Option<Ran>),
     now: &Moment,

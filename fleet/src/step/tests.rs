@@ -6,7 +6,7 @@ use super::model::*;
 use super::{step, wakes};
 use crate::handover::Evidence;
 use crate::policy::accept::Accept;
-use crate::policy::replay::{ReplayLedger, Record, Which};
+use crate::policy::replay::{ReplayLedger, Record, TriggerKey};
 use crate::policy::fire::tests::request;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::{Rules, Signed, Verdict, judge};
@@ -144,7 +144,7 @@ impl Bench {
 
     fn gets(&mut self, trigger: &Trigger, outcome: Outcome) -> Vec<Action> {
         self.does(Event::Answers(vec![Answer {
-            which: Which::from(trigger),
+            which: TriggerKey::from(trigger),
             outcome,
             why: String::new(),
             above: None,
@@ -383,7 +383,7 @@ fn tells(actions: &[Action]) -> Told {
 #[test]
 fn a_circle_is_told_back_along_its_way() {
     let ran = |sender: &str, way: &str, outcome, why: &str| Event::Ran {
-        which: Which {
+        which: TriggerKey {
             sender: node(sender),
             name: "again".parse().expect("a name"),
             number: 1,
@@ -591,7 +591,7 @@ fn sender_hears_above_which_number_its_trigger_would_be_taken() {
     }
     lb1.sees(&older, 8);
     let actions = lb1.does(Event::Answers(vec![Answer {
-        which: Which::from(&older),
+        which: TriggerKey::from(&older),
         outcome: Outcome::Superseded,
         why: String::new(),
         above: Some(newer.number),
@@ -912,7 +912,7 @@ fn what_goes_on_is_told_to_its_end() {
         }
     };
     let ran = |outcome, reruns, more| Event::Ran {
-        which: Which::from(&trigger),
+        which: TriggerKey::from(&trigger),
         lineage: trigger.lineage.clone(),
         outcome,
         why: String::new(),
@@ -975,10 +975,10 @@ fn strangers_do_not_fill_the_outbox() {
 fn many_results_take_no_room_from_what_is_fired() {
     let mut lb1 = Bench::new("lb1");
     let ran = |number: u64| Event::Ran {
-        which: Which {
+        which: TriggerKey {
             number,
             sender: node(&format!("web{}", number % 15)),
-            ..Which::from(&trigger())
+            ..TriggerKey::from(&trigger())
         },
         lineage: trigger().lineage,
         outcome: Outcome::Changed,
@@ -1034,7 +1034,7 @@ fn a_late_older_one_does_not_displace_what_was_told() {
     let mut lb1 = Bench::linked("lb1");
     let (older, newer) = (lb1.fired(2_000_000_000), lb1.fired(2_000_000_001));
     let ran = |trigger: &Trigger, outcome| Event::Ran {
-        which: Which::from(trigger),
+        which: TriggerKey::from(trigger),
         lineage: trigger.lineage.clone(),
         outcome,
         why: String::new(),

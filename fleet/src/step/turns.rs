@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::model::{Action, Found, Handed, Place, Stage, State};
 use crate::handover::MOST_TOGETHER;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::wire::name::Node;
 
 impl State {
@@ -12,7 +12,7 @@ impl State {
     pub fn evidence(&self, place: &Place) -> Option<Handed> {
         let register = self.registers.get(place)?;
         let trigger = register.trigger()?;
-        Some((Which::from(trigger), register.evidence.clone()))
+        Some((TriggerKey::from(trigger), register.evidence.clone()))
     }
 
     /// The number of the trigger at a place.
@@ -34,7 +34,7 @@ pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
             register.stage = Stage::Handed;
             let trigger = signed.trigger.clone();
             places.push((place, register.revision));
-            handed.insert(Which::from(&trigger), Box::new(trigger));
+            handed.insert(TriggerKey::from(&trigger), Box::new(trigger));
         }
     }
     if !places.is_empty() {

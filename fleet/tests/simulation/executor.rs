@@ -2,7 +2,7 @@
 //! write down what became of it, answer. What was not saved is gone when it dies.
 
 use again_base::model::{Moment, Span};
-use again_fleet::policy::replay::{ReplayLedger, MOST_NAMES, Record, Which};
+use again_fleet::policy::replay::{ReplayLedger, MOST_NAMES, Record, TriggerKey};
 use again_fleet::policy::judge::{self, Rules, Verdict};
 use again_fleet::policy::pace::{self, Pace};
 use again_fleet::policy::page::{Change, Page};
@@ -123,7 +123,7 @@ type Judged = (Trigger, Outcome, String, Option<u64>);
 
 fn answer((trigger, outcome, why, above): Judged) -> Answer {
     Answer {
-        which: Which::from(&trigger),
+        which: TriggerKey::from(&trigger),
         outcome,
         why,
         above,
@@ -169,7 +169,7 @@ fn pass_on(
         let range = pace::range(&Pace::default(), Span::ZERO, together, lineage.hops());
         let extra = world.dice.below(range.millis() + 1);
         Order {
-            which: Which::from(trigger),
+            which: TriggerKey::from(trigger),
             lineage: lineage.clone(),
             ready: world.now + delta,
             due: world.now + delta + extra,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again_fleet::policy::replay::Which;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::lineage;
 use again_fleet::step::model::{Action, Back, Content, LetterId, News};
 use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};
@@ -40,17 +40,17 @@ pub struct Promises {
     selections: BTreeMap<(Node, Name), Id>,
     /// To how many nodes, beside those that were named, a stored selection was not sent.
     refused: BTreeMap<Id, usize>,
-    acted: BTreeMap<(Node, Which), u64>,
+    acted: BTreeMap<(Node, TriggerKey), u64>,
     acted_ids: BTreeSet<Asked>,
     /// The last trigger of each sender and name that each node acted on.
-    last: BTreeMap<(Node, Node, String), Which>,
+    last: BTreeMap<(Node, Node, String), TriggerKey>,
     /// How often the targets of each stored selection were written: again if its sender has died while it sent it.
     resolved: BTreeMap<Id, usize>,
-    settled: BTreeMap<(Node, Which), Outcome>,
+    settled: BTreeMap<(Node, TriggerKey), Outcome>,
     /// The number with which each was sent last.
     numbers: BTreeMap<Asked, u64>,
     excused: BTreeSet<Asked>,
-    told: BTreeMap<(Node, Which), BTreeSet<Outcome>>,
+    told: BTreeMap<(Node, TriggerKey), BTreeSet<Outcome>>,
     /// The targets of rolling runs, and where triggers have waited for their turn, and had it.
     lists: BTreeMap<Id, BTreeSet<Node>>,
     waited: BTreeSet<Asked>,
@@ -128,7 +128,7 @@ impl Promises {
                 target: node,
                 news: News::Told(outcome, _),
             } => {
-                let first = Which {
+                let first = TriggerKey {
                     sender: me.clone(),
                     name: name.clone(),
                     number: 0,
@@ -208,7 +208,7 @@ impl Promises {
             }
             Content::Node(_) => {}
             Content::Told { told, .. } => {
-                let which = Which {
+                let which = TriggerKey {
                     sender: told.sender.clone(),
                     name: told.name.clone(),
                     number: told.number,
@@ -310,7 +310,7 @@ impl Promises {
     }
 
     /// A tool recorded a trigger: it will be acted on.
-    pub fn records(&mut self, me: &Node, which: &Which) {
+    pub fn records(&mut self, me: &Node, which: &TriggerKey) {
         self.count("acted");
         assert!(
             !self.ahead.contains(&which.id),
@@ -347,7 +347,7 @@ impl Promises {
         now: u64,
         is_clock_right: bool,
     ) {
-        let which = Which::from(trigger);
+        let which = TriggerKey::from(trigger);
         let asked = (me.clone(), which.id.clone());
         self.count(match outcome {
             Outcome::Expired => "expired",
@@ -406,7 +406,7 @@ impl Promises {
     }
 
     /// A trigger waits for its turn in a rolling run.
-    pub fn queues(&mut self, me: &Node, which: &Which) {
+    pub fn queues(&mut self, me: &Node, which: &TriggerKey) {
         self.count("queued");
         self.waited.insert((me.clone(), which.id.clone()));
     }
@@ -487,7 +487,7 @@ impl Promises {
     /// A target removed a register from the backend.
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");
-        let key = (me.clone(), Which::from(trigger));
+        let key = (me.clone(), TriggerKey::from(trigger));
         let asked = (me.clone(), trigger.id.clone());
         let has_acted = self.acted_ids.contains(&asked) || self.halted.contains(&asked);
         let is_known = has_acted || self.settled.contains_key(&key);

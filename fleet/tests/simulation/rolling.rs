@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use again_fleet::policy::replay::Which;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::rolling::{Count, Effect, Fact};
 use again_fleet::step::model::{Answer, Event};
 use again_fleet::wire::key::{Key, Prefix};
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// A trigger waits for its turn from now on.
-    pub fn queue(&mut self, n: usize, which: Which, at_once: u32) {
+    pub fn queue(&mut self, n: usize, which: TriggerKey, at_once: u32) {
         self.promises.queues(&self.machines[n].name, &which);
         let machine = &mut self.machines[n];
         machine.places.insert(which.clone());
@@ -84,7 +84,7 @@ impl World {
         service
             .waiters
             .retain(|which, _| state.waiting(which).is_some());
-        let waiting: Vec<Which> = service.waiters.keys().cloned().collect();
+        let waiting: Vec<TriggerKey> = service.waiters.keys().cloned().collect();
         self.keep_places(n);
         for which in waiting {
             if self.life(n) == life {
@@ -138,7 +138,7 @@ impl World {
         })
     }
 
-    fn turn(&mut self, n: usize, which: &Which) {
+    fn turn(&mut self, n: usize, which: &TriggerKey) {
         let (now, has_backend) = (self.now, self.has_backend(n));
         let service = self.machines[n].service.as_mut().expect("alive");
         let Some(trigger) = service.state.waiting(which).cloned() else {
@@ -184,7 +184,7 @@ impl World {
     fn look(
         &mut self,
         n: usize,
-        which: &Which,
+        which: &TriggerKey,
         trigger: &Trigger,
         (mut look, may_run): (Look, bool),
     ) {
@@ -249,7 +249,7 @@ impl World {
         look.count.record(fact);
     }
 
-    fn looks_on(&mut self, n: usize, which: &Which, look: Look) {
+    fn looks_on(&mut self, n: usize, which: &TriggerKey, look: Look) {
         let waiters = &mut self.machines[n].service.as_mut().expect("alive").waiters;
         waiters.get_mut(which).expect("it waits").look = Some(look);
     }
@@ -269,19 +269,19 @@ impl World {
         failed.collect()
     }
 
-    fn begin(&mut self, n: usize, which: &Which, trigger: &Trigger, failed: BTreeSet<Node>) {
+    fn begin(&mut self, n: usize, which: &TriggerKey, trigger: &Trigger, failed: BTreeSet<Node>) {
         let me = self.machines[n].name.clone();
         self.promises.begins(&me, trigger, failed);
         self.feed(n, Event::Turn(which.clone()));
     }
 
-    fn waits(&mut self, n: usize, which: &Which) {
+    fn waits(&mut self, n: usize, which: &TriggerKey) {
         let waiters = &mut self.machines[n].service.as_mut().expect("alive").waiters;
         waiters.get_mut(which).expect("it waits").has_said = true;
         self.feed(n, Event::Waits(which.clone(), "others".to_owned()));
     }
 
-    fn no_turn(&mut self, n: usize, which: &Which, outcome: Outcome) {
+    fn no_turn(&mut self, n: usize, which: &TriggerKey, outcome: Outcome) {
         let answer = Answer {
             which: which.clone(),
             outcome,

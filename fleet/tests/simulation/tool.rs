@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use again_fleet::policy::replay::Which;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::lineage;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
@@ -12,7 +12,7 @@ use again_fleet::wire::outcome::Outcome;
 /// A trigger that was recorded.
 #[derive(Debug, Clone)]
 pub struct Order {
-    pub which: Which,
+    pub which: TriggerKey,
     pub lineage: Lineage,
     /// Base and delta: a run that starts from here on does its job.
     pub ready: u64,
@@ -35,16 +35,16 @@ pub struct Run {
 pub struct Tool {
     pub is_disabled: bool,
     /// The highest number of each sender and name that was recorded.
-    pub recorded: BTreeMap<(Node, Name), Which>,
+    pub recorded: BTreeMap<(Node, Name), TriggerKey>,
     pub pending: Vec<Order>,
     pub running: Option<Run>,
-    pub history: Vec<(Which, Lineage, Outcome)>,
+    pub history: Vec<(TriggerKey, Lineage, Outcome)>,
     runs: u64,
 }
 
 impl Tool {
     /// Records triggers that were handed over together.
-    pub fn record(&mut self, orders: Vec<Order>, knows_numbers: bool) -> Vec<Which> {
+    pub fn record(&mut self, orders: Vec<Order>, knows_numbers: bool) -> Vec<TriggerKey> {
         let mut new = Vec::new();
         for order in orders {
             let place = (order.which.sender.clone(), order.which.name.clone());

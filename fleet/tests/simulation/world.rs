@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::replay::Which;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{
@@ -153,7 +153,7 @@ pub struct Service {
     /// Since when it is connected.
     pub reached: u64,
     /// Triggers that wait for their turn, and when it looks at them next.
-    pub waiters: BTreeMap<Which, Waiter>,
+    pub waiters: BTreeMap<TriggerKey, Waiter>,
     pub rolls: Option<u64>,
 }
 
@@ -185,7 +185,7 @@ pub struct Machine {
     pub manifest: Vec<Notify>,
     pub run_length: u64,
     /// The triggers for which it has places in rolling runs.
-    pub places: BTreeSet<Which>,
+    pub places: BTreeSet<TriggerKey>,
     pub reader: Reader,
     pub left: Vec<Left>,
     /// How often its facts have changed.

@@ -42,7 +42,7 @@ use super::beats::Beats;
 use super::callers::Callers;
 use super::listener::Connection;
 use super::failures::Failures;
-use super::few::Few;
+use super::small_map::SmallMap;
 use super::holders;
 use super::keep::Keep;
 use super::last_inventory;
@@ -61,7 +61,7 @@ use super::publisher::EventPublisher;
 use crate::ask::Question;
 use crate::backend::Error;
 use crate::policy::accept::Who;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::judge::Rules;
 use crate::policy::newest::Ignored;
 use crate::policy::rolling::Count;
@@ -169,11 +169,11 @@ pub struct Driver {
     slots_file: holders::File,
     newest_file: newest::File,
     /// The triggers that wait for their turn in a rolling run.
-    turns: BTreeSet<Which>,
+    turns: BTreeSet<TriggerKey>,
     /// Counts of failed targets for those whose turn has come, and when each is continued.
-    counts: Few<Which, (Count, Option<Boottime>)>,
+    counts: SmallMap<TriggerKey, (Count, Option<Boottime>)>,
     /// Those that came, and how many run at a time.
-    queued: Vec<(Which, u32)>,
+    queued: Vec<(TriggerKey, u32)>,
     locks: Locks,
     beats: Beats,
     /// Who may take places away, and pass locks on.
@@ -279,7 +279,7 @@ impl Driver {
             tally,
             reactions: Reactions::default(),
             turns: BTreeSet::new(),
-            counts: Few::default(),
+            counts: SmallMap::default(),
             queued: Vec::new(),
         })
     }

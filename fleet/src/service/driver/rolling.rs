@@ -6,7 +6,7 @@ use again_base::sys::clock;
 use super::{Driver, then};
 use crate::ask;
 use crate::backend::{Error, NO_PLACES, Value};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::rolling::{Count, Effect, Fact};
 use crate::service::link::Call;
 use crate::service::slots::{Holder, Run, Slots, Waiter, named};
@@ -32,8 +32,8 @@ fn group(id: &Id) -> Result<Name, String> {
 }
 
 /// Why nobody knows who the targets of this run are, in words.
-fn unlisted(which: &Which) -> String {
-    let Which { sender, id, .. } = which;
+fn unlisted(which: &TriggerKey) -> String {
+    let TriggerKey { sender, id, .. } = which;
     format!("{sender} has not published the list of targets of run {id}")
 }
 
@@ -59,7 +59,7 @@ impl Driver {
         }
     }
 
-    fn queue(&mut self, which: Which, at_once: u32) {
+    fn queue(&mut self, which: TriggerKey, at_once: u32) {
         if !self.health.backend.supports_slots() {
             return self.no_turn(which, Outcome::Refused, NO_PLACES);
         }
@@ -73,7 +73,7 @@ impl Driver {
         }
     }
 
-    fn no_turn(&mut self, which: Which, outcome: Outcome, why: &str) {
+    fn no_turn(&mut self, which: TriggerKey, outcome: Outcome, why: &str) {
         let why = ask::words(why);
         self.feed(Event::NoTurn(model::Answer {
             which,
@@ -84,7 +84,7 @@ impl Driver {
     }
 
     /// It has not come.
-    pub(super) fn waits(&mut self, which: Which, why: String) {
+    pub(super) fn waits(&mut self, which: TriggerKey, why: String) {
         // Where the backend is away nobody could be told.
         if self.health.is_up && self.turns.contains(&which) {
             self.feed(Event::Waits(which, why));
@@ -92,7 +92,7 @@ impl Driver {
     }
 
     /// It has come; but those that have failed may be too many.
-    pub(super) fn turn(&mut self, which: Which) {
+    pub(super) fn turn(&mut self, which: TriggerKey) {
         // It was looked at again, and what it reads already is on its way.
         if self.counts.get(&which).is_some() || !self.turns.contains(&which) {
             return;
@@ -107,7 +107,7 @@ impl Driver {
         }
     }
 
-    fn begins(&mut self, which: Which) {
+    fn begins(&mut self, which: TriggerKey) {
         self.turns.remove(&which);
         self.feed(Event::Turn(which));
     }
@@ -128,11 +128,11 @@ impl Driver {
             count.look();
             Some(which.clone())
         });
-        let due: Vec<Which> = due.collect();
+        let due: Vec<TriggerKey> = due.collect();
         due.into_iter().for_each(|which| self.count_on(which));
     }
 
-    fn count_on(&mut self, which: Which) {
+    fn count_on(&mut self, which: TriggerKey) {
         let waits = self.turns.contains(&which);
         let Some((count, due)) = self.counts.get_mut(&which).filter(|_| waits) else {
             return;
@@ -171,7 +171,7 @@ impl Driver {
     }
 
     /// Begins, unless the slot was lost while others were counted.
-    fn begins_with_slot(&mut self, which: Which) {
+    fn begins_with_slot(&mut self, which: TriggerKey) {
         let group = group(&which.id).ok();
         let group = group.and_then(|group| self.slots.group(&group));
         let has_slot = group.is_some_and(|group| group.had_turn && group.place.is_some());
@@ -183,7 +183,7 @@ impl Driver {
     }
 
     /// Some of what others have published is read.
-    fn read(&mut self, which: Which, answer: Result<Vec<Value>, Error>) {
+    fn read(&mut self, which: TriggerKey, answer: Result<Vec<Value>, Error>) {
         if !self.turns.contains(&which) {
             return;
         }

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{Driver, Note};
 use crate::handover;
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::service::alarm::waited_for;
 use crate::service::{executor, runs};
 use crate::step::model::{Content, Event, LetterId};
@@ -24,7 +24,7 @@ impl Driver {
         if !self.runs.is_due(clock::boottime()) {
             return;
         }
-        let mut taken: Vec<Which> = self.taken().into_keys().collect();
+        let mut taken: Vec<TriggerKey> = self.taken().into_keys().collect();
         self.runs.ask(!taken.is_empty());
         if taken.is_empty() {
             self.watch(Vec::new());
@@ -40,7 +40,7 @@ impl Driver {
     }
 
     /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
-    pub(super) fn taken(&self) -> BTreeMap<Which, Box<(Told, Lineage)>> {
+    pub(super) fn taken(&self) -> BTreeMap<TriggerKey, Box<(Told, Lineage)>> {
         let taken = self
             .state
             .letters()

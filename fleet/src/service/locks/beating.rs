@@ -2,7 +2,7 @@
 
 use again_base::model::Boottime;
 
-use super::{Effect, Locks, One, Seen};
+use super::{Effect, Locks, LockState, Seen};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::Covered;
 use crate::wire::inventory::MOST_LOCKS;
@@ -57,7 +57,7 @@ impl Locks {
     }
 }
 
-impl One {
+impl LockState {
     /// When this node is not sure of it any more, unless lease and beat are renewed before.
     pub(super) fn ends(&self) -> Boottime {
         self.ends.min(self.beaten)

@@ -2,8 +2,8 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Effect, Locks, One, Place, Stage};
-use crate::service::few::Few;
+use super::{Effect, Locks, LockState, Place, Stage};
+use crate::service::small_map::SmallMap;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Name, Node};
 
@@ -15,7 +15,7 @@ impl Locks {
     /// candidates were had to run, and its place; and the number of its newest reset, in a line of its own, which earlier versions ignore.
     /// What cannot be read is ignored.
     pub fn read(me: Node, text: &str) -> Locks {
-        let mut all = Few::<Name, One>::default();
+        let mut all = SmallMap::<Name, LockState>::default();
         for line in text.lines() {
             let reset = line
                 .strip_prefix(RESET)
@@ -36,11 +36,11 @@ impl Locks {
                     first: first.cast_unsigned(),
                     revision: revision.cast_unsigned(),
                 };
-                Some(One {
+                Some(LockState {
                     token: token.cast_unsigned().min(MOST_TOKEN),
                     fired: fired.cast_unsigned(),
                     place: Some(place).filter(|place| place.lease != 0),
-                    ..One::default()
+                    ..LockState::default()
                 })
             };
             if let Some(one) = one()

@@ -1,14 +1,14 @@
 //! Who holds the locks, as this node tells it.
 
 use super::USED_UP;
-use super::{Locks, One, Seen};
+use super::{Locks, LockState, Seen};
 use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;
 
 impl Locks {
     /// Who holds each lock for which this node is a candidate; or why that is not certain, and a word without a token.
     pub fn held(&self) -> Vec<(Word, String)> {
-        let held = |(_, one): &(Name, One)| {
+        let held = |(_, one): &(Name, LockState)| {
             let lock = one.lock.as_ref()?;
             let is_mine = one.is_mine(&self.me);
             let is_sure = is_mine && self.now < one.ends();

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use again_base::model::{Boottime, Span};
 
 use super::{
-    COMES, Effect, LOOK_AGAIN, Locks, One, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
+    COMES, Effect, LOOK_AGAIN, Locks, LockState, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
 };
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
@@ -17,7 +17,7 @@ use crate::wire::name::{Name, Node};
 /// How often holders that are not believed have this node look at once; it looks at each of its beats all the same.
 const DOUBTS: Span = Span::from_secs(10);
 
-impl One {
+impl LockState {
     /// The highest token that this node knows, by itself or by two others.
     fn highest(&self) -> u64 {
         self.token.max(self.vouched)

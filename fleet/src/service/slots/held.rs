@@ -2,7 +2,7 @@
 
 use again_base::model::Identity;
 
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::policy::slots::Standing;
 use crate::step::model::Client;
 use crate::wire::name::{Name, Node};
@@ -27,7 +27,7 @@ pub enum Waiter {
     /// Somebody on this machine who asks for a run.
     Client(Client),
     /// A trigger that is part of a rolling run.
-    Trigger(Which),
+    Trigger(TriggerKey),
 }
 
 /// What a place is held for.
@@ -36,12 +36,12 @@ pub enum Holder {
     /// A run: its process.
     Process(Identity),
     /// A trigger that is part of a rolling run.
-    Trigger(Which),
+    Trigger(TriggerKey),
 }
 
 impl Holder {
     /// The trigger, if it is one.
-    pub fn trigger(&self) -> Option<&Which> {
+    pub fn trigger(&self) -> Option<&TriggerKey> {
         match self {
             Holder::Trigger(which) => Some(which),
             Holder::Process(_) => None,
@@ -64,7 +64,7 @@ pub struct Run {
 
 impl Run {
     /// A trigger that waits since then, in milliseconds of the wall clock after 1970.
-    pub fn of(which: Which, since: u64) -> Run {
+    pub fn of(which: TriggerKey, since: u64) -> Run {
         let why = format!("trigger '{}' of {}", which.name, which.sender);
         Run {
             why: cut(&why, MOST_WHY),

@@ -3,7 +3,7 @@
 use again_base::model::Identity;
 
 use super::{Group, Holder, Place, Run, Slots};
-use crate::policy::replay::Which;
+use crate::policy::replay::TriggerKey;
 use crate::wire::name::decode;
 
 impl Slots {
@@ -34,7 +34,7 @@ impl Slots {
                         format!("run {pid} {start} {file} {since} {why}\n")
                     }
                     Holder::Trigger(which) => {
-                        let Which {
+                        let TriggerKey {
                             sender,
                             name,
                             number,
@@ -66,7 +66,7 @@ impl Slots {
             let mut words = line.splitn(6, ' ').skip(1);
             let mut word = || words.next();
             let since = word()?.parse().ok()?;
-            let which = Which {
+            let which = TriggerKey {
                 number: word()?.parse().ok()?,
                 id: word()?.parse().ok()?,
                 sender: decode(word()?)?.parse().ok()?,

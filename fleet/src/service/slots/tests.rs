@@ -1171,7 +1171,7 @@ fn what_is_kept_comes_back_and_any_text_is_taken() {
     let mut world = standing(3, 2);
     let effects = world.nodes[0].slots.want(asker(50), &group(), 1, run(7));
     assert!(effects.is_ok());
-    let which = Which {
+    let which = TriggerKey {
         sender: "web 1".parse().expect("a certname"),
         name: "x\" \\ ".repeat(20).parse().expect("a name"),
         number: u64::MAX,

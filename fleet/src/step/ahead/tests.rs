@@ -128,7 +128,7 @@ fn sender_is_told_that_its_trigger_is_held_though_an_earlier_one_has_a_result() 
     lb1.does(Event::Gone((later.sender.clone(), later.name.clone())));
     let mut ran = |trigger: &Trigger| {
         let actions = lb1.does(Event::Ran {
-            which: Which::from(trigger),
+            which: TriggerKey::from(trigger),
             lineage: trigger.lineage.clone(),
             outcome: Outcome::Changed,
             why: String::new(),
@@ -151,7 +151,7 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
         let actions = lb1.gets(&earlier, Outcome::Taken);
         tells_sender(&mut lb1, &actions);
         if is_forgotten {
-            let id = LetterId::Told(Which::from(&earlier));
+            let id = LetterId::Told(TriggerKey::from(&earlier));
             lb1.state.letters.remove(&id);
         }
         lb1.sees(&later, 8);
@@ -173,7 +173,7 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
         let told = tells_sender(&mut lb1, &actions);
         assert_eq!(told, Some((later.number, Outcome::Taken)));
         let actions = lb1.does(Event::Ran {
-            which: Which::from(&later),
+            which: TriggerKey::from(&later),
             lineage: later.lineage.clone(),
             outcome: Outcome::Changed,
             why: String::new(),
@@ -207,7 +207,7 @@ fn results_of_one_sender_take_no_room_from_those_of_another() {
             name: n.to_string().parse().expect("a name"),
             ..lb1.fired(n)
         };
-        let which = Which::from(&trigger);
+        let which = TriggerKey::from(&trigger);
         let lineage = trigger.lineage.clone();
         let (outcome, why, ran) = (Outcome::Changed, String::new(), None);
         let actions = lb1.does(Event::Ran {

@@ -9,7 +9,7 @@ fn rolls(bench: &Bench, number: u64) -> Trigger {
     }
 }
 
-fn queued(actions: &[Action]) -> Vec<(Which, u32)> {
+fn queued(actions: &[Action]) -> Vec<(TriggerKey, u32)> {
     let queued = actions.iter().filter_map(|action| match action {
         Action::Queue(which, at_once) => Some((which.clone(), *at_once)),
         _ => None,
@@ -38,7 +38,7 @@ fn tells_all(lb1: &mut Bench) {
 
 fn ran(lb1: &mut Bench, trigger: &Trigger, outcome: Outcome) {
     lb1.does(Event::Ran {
-        which: Which::from(trigger),
+        which: TriggerKey::from(trigger),
         lineage: trigger.lineage.clone(),
         outcome,
         why: String::new(),
@@ -47,14 +47,14 @@ fn ran(lb1: &mut Bench, trigger: &Trigger, outcome: Outcome) {
 }
 
 fn is_over(lb1: &Bench, trigger: &Trigger) -> bool {
-    lb1.state.is_over(&Which::from(trigger), false)
+    lb1.state.is_over(&TriggerKey::from(trigger), false)
 }
 
 #[test]
 fn it_waits_for_its_turn_and_its_place_is_free_when_the_backend_has_how_it_ended() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = rolls(&lb1, 2_000_000_000);
-    let which = Which::from(&trigger);
+    let which = TriggerKey::from(&trigger);
     let actions = lb1.sees(&trigger, 7);
     assert_eq!(
         (handed(&actions), queued(&actions)),
@@ -95,7 +95,7 @@ fn what_is_halted_is_told_and_removed_and_does_not_begin_when_it_comes_again() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = rolls(&lb1, 2_000_000_000);
     lb1.sees(&trigger, 7);
-    let (which, outcome) = (Which::from(&trigger), Outcome::Halted);
+    let (which, outcome) = (TriggerKey::from(&trigger), Outcome::Halted);
     let why = "2 of its targets have failed: web1, web2".to_owned();
     let actions = lb1.does(Event::NoTurn(Answer {
         which: which.clone(),
@@ -124,7 +124,7 @@ fn whoever_waits_is_told_seldom() {
     let trigger = rolls(&lb1, 2_000_000_000);
     lb1.sees(&trigger, 7);
     let waits = |lb1: &mut Bench, words: &str| {
-        let actions = lb1.does(Event::Waits(Which::from(&trigger), words.to_owned()));
+        let actions = lb1.does(Event::Waits(TriggerKey::from(&trigger), words.to_owned()));
         let kept = actions.iter().find_map(|action| match action {
             Action::Keep(drafts) => drafts.first(),
             _ => None,
@@ -141,10 +141,10 @@ fn whoever_waits_is_told_seldom() {
     lb1.passes(700);
     assert!(waits(&mut lb1, "1 before it: a").is_some());
     // Nothing is told of it when its turn has come, nor in place of what those who take have said.
-    lb1.does(Event::Turn(Which::from(&trigger)));
+    lb1.does(Event::Turn(TriggerKey::from(&trigger)));
     assert_eq!(waits(&mut lb1, words), None);
     let held = Event::Answers(vec![Answer {
-        which: Which::from(&trigger),
+        which: TriggerKey::from(&trigger),
         outcome: Outcome::Held,
         why: "disabled".to_owned(),
         above: None,
@@ -188,7 +188,7 @@ fn what_expires_or_is_taken_back_or_replaced_does_not_wait() {
         assert_eq!(queued(&actions).len(), usize::from(is_run));
         assert_eq!(handed(&actions), usize::from(!is_run));
         assert!(is_over(&lb1, &trigger), "{ask}");
-        assert_eq!(lb1.does(Event::Turn(Which::from(&trigger))), []);
+        assert_eq!(lb1.does(Event::Turn(TriggerKey::from(&trigger))), []);
     }
 }
 
@@ -197,7 +197,7 @@ fn a_service_that_begins_again_keeps_a_turn_that_had_come() {
     let mut lb1 = Bench::linked("lb1");
     let trigger = rolls(&lb1, 2_000_000_000);
     lb1.sees(&trigger, 7);
-    let draft = kept(&lb1.does(Event::Turn(Which::from(&trigger))));
+    let draft = kept(&lb1.does(Event::Turn(TriggerKey::from(&trigger))));
     let begins = |draft: Option<Draft>| {
         let mut again = Bench::new("lb1");
         again.state = State::new(
@@ -207,7 +207,7 @@ fn a_service_that_begins_again_keeps_a_turn_that_had_come() {
             &again.now,
         );
         // No register is seen yet.
-        let which = Which::from(&trigger);
+        let which = TriggerKey::from(&trigger);
         assert!(!is_over(&again, &trigger) && again.state.is_over(&which, true));
         again.does(Event::Reached);
         let actions = again.sees(&trigger, 7);
@@ -224,7 +224,7 @@ fn a_service_that_begins_again_keeps_a_turn_that_had_come() {
     // What was taken goes on until it is known how it ended.
     lb1.gets(&trigger, Outcome::Taken);
     lb1.does(Event::Gone((trigger.sender.clone(), trigger.name.clone())));
-    assert!(!lb1.state.is_over(&Which::from(&trigger), true));
+    assert!(!lb1.state.is_over(&TriggerKey::from(&trigger), true));
 }
 
 #[test]

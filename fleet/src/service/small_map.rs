@@ -2,15 +2,15 @@
 
 /// Values by their keys, in the order in which they came.
 #[derive(Debug)]
-pub struct Few<K, V>(pub Vec<(K, V)>);
+pub struct SmallMap<K, V>(pub Vec<(K, V)>);
 
-impl<K, V> Default for Few<K, V> {
+impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
-        Few(Vec::new())
+        SmallMap(Vec::new())
     }
 }
 
-impl<K: PartialEq, V> Few<K, V> {
+impl<K: PartialEq, V> SmallMap<K, V> {
     /// The value of this key.
     pub fn get(&self, key: &K) -> Option<&V> {
         let found = self.0.iter().find(|(one, _)| one == key);

@@ -2,11 +2,11 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Effect, LEFT, One, Seen, Stage};
+use super::{Effect, LEFT, LockState, Seen, Stage};
 use crate::backend::LEASE;
 use crate::wire::name::{Name, Node};
 
-impl One {
+impl LockState {
     /// Whether this node holds it, as far as it knows.
     pub(super) fn is_mine(&self, me: &Node) -> bool {
         let first = self
