@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use again_rig::{Scratch, now};
+use again_test_support::{Scratch, now};
 use anyhow::{Context, Result, ensure};
 
 use crate::cost::PYTHON;

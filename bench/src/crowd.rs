@@ -15,7 +15,7 @@ use std::time::Duration;
 use again_fleet::handover::{Answer, Asked, HEAD, asked, measured, say};
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
-use again_rig::{now, wait_until};
+use again_test_support::{now, wait_until};
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, short, verdict};

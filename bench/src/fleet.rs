@@ -16,7 +16,7 @@ use again_fleet::identity::authority::Revocation;
 use again_fleet::identity::own::Own;
 use again_fleet::wire::envelope::{Draft, seal};
 use again_fleet::wire::inventory::Inventory;
-use again_rig::{now, wait_until};
+use again_test_support::{now, wait_until};
 use anyhow::{Result, ensure};
 
 use crate::chain::charges;

@@ -11,7 +11,7 @@ use std::path::Path;
 use again::policy::cap::usage;
 use again_base::delay;
 use again_base::model::{Boottime, Cap, Moment, Span, Walltime};
-use again_rig::now;
+use again_test_support::now;
 use anyhow::{Context, Result, ensure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use again_rig::wait_until;
+use again_test_support::wait_until;
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Table, many, verdict};

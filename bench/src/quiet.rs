@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use again_rig::{Scratch, now, wait_until};
+use again_test_support::{Scratch, now, wait_until};
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, short, verdict};
@@ -36,7 +36,7 @@ fn lateness(scratch: &Scratch, times: usize) -> Result<Samples> {
         let records = scratch.records("state");
         let mut timers = records.iter().map(|record| &record["timers"]["again"]);
         let due = timers.find_map(|timer| timer["due"].as_u64());
-        wait_until("the rerun", again_rig::SHORT, || {
+        wait_until("the rerun", again_test_support::SHORT, || {
             scratch.stamps().len() > before
         });
         let at = scratch.stamps().last().context("a stamp")?.at;

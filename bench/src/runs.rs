@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
-use again_rig::{Scratch, Started, start, wait_until};
+use again_test_support::{Scratch, Started, start, wait_until};
 use anyhow::{Context, Result, ensure};
 
 /// The directory. What still runs when it goes is ended.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use again_rig::{Scratch, now};
+use again_test_support::{Scratch, now};
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, short, verdict};

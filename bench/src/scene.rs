@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use again_rig::{binary_under_test, wait_until};
+use again_test_support::{binary_under_test, wait_until};
 use anyhow::{Context, Result};
 
 use crate::numbers::many;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use again_rig::binary_under_test;
+use again_test_support::binary_under_test;
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::Table;

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 
-use again_rig::now;
+use again_test_support::now;
 use anyhow::{Context, Result, bail};
 
 /// What one start of a program cost.

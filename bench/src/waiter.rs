@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use again_rig::Scratch;
+use again_test_support::Scratch;
 use anyhow::{Context, Result, ensure};
 
 use crate::numbers::{Samples, Table, many, quick, short, verdict};

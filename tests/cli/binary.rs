@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 fn readelf(option: &str) -> String {
     let scratch = Scratch::new();

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 /// Puts a program of that text beside `again`.
 fn beside(scratch: &Scratch, text: &str, mode: u32) {

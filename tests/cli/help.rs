@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use again::cli::Cli;
 use clap::CommandFactory;
 
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 const OF_RUN: [&str; 11] = [
     "--delta",
@@ -222,7 +222,7 @@ fn bare_again_is_a_request() {
     ] {
         let done = scratch.again(words);
         assert_eq!(
-            (done.code, again_rig::assert_line(&done.out).as_str()),
+            (done.code, again_test_support::assert_line(&done.out).as_str()),
             (Some(0), "scheduled"),
             "{words:?}"
         );

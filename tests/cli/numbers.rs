@@ -1,6 +1,6 @@
 //! `make bench` writes the tables and plots.
 
-use again_rig::repository;
+use again_test_support::repository;
 
 #[test]
 fn the_plots_show_their_series() {

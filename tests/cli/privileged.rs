@@ -1,4 +1,4 @@
-use again_rig::{Scratch, answer, in_namespaces};
+use again_test_support::{Scratch, answer, in_namespaces};
 use serde_json::Value;
 
 /// Another user asks, where /proc hides the processes of others.

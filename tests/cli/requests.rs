@@ -2,7 +2,7 @@ use std::fs;
 use std::fs::File;
 use std::process::Stdio;
 
-use again_rig::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
+use again_test_support::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
 
 /// What the run heard when it asked.
 fn asked(scratch: &Scratch, name: &str) -> (i32, String) {
@@ -322,7 +322,7 @@ fn an_ordinary_users_own_run() {
             .count(),
         1
     );
-    again_rig::wait_until("the rerun to end", again_rig::SHORT, || {
+    again_test_support::wait_until("the rerun to end", again_test_support::SHORT, || {
         scratch.processes().is_empty()
     });
 }
@@ -443,7 +443,7 @@ fn the_cap() {
     scratch.settings("max_runs = 1\non_cap = \"wait\"");
     start(&mut scratch.apply("site", "ask('run')")).finish();
     scratch.wait_for_runs("site", 2);
-    let due_in = again_rig::wait_for("a due time", again_rig::SHORT, || {
+    let due_in = again_test_support::wait_for("a due time", again_test_support::SHORT, || {
         scratch.timer("again")?["due_in_seconds"].as_f64()
     });
     assert!(due_in > 3000.0, "{due_in}");
@@ -636,7 +636,7 @@ fn stop_does_not_stop_half_way() {
 fn explain_says_what_a_request_would_say() {
     let scratch = Scratch::new();
     let run = start(&mut scratch.apply("site", "ask('explain', '--delta', '90'); hold('go')"));
-    again_rig::wait_until("it to ask", again_rig::SHORT, || {
+    again_test_support::wait_until("it to ask", again_test_support::SHORT, || {
         scratch
             .runs("site")
             .first()
@@ -699,7 +699,7 @@ fn resume_has_nothing_to_do_or_gives_a_dead_timer_a_waiter() {
     first
         .signal(nix::sys::signal::Signal::SIGKILL)
         .expect("killed");
-    first.wait_until_gone(again_rig::SHORT);
+    first.wait_until_gone(again_test_support::SHORT);
     let done = scratch.again(&["resume"]);
     assert_eq!(done.code, Some(0), "{done:?}");
     println!("{}", done.out.trim());
@@ -774,7 +774,7 @@ fn a_reader_that_does_not_read_holds_up_no_request() {
     waiter
         .signal(nix::sys::signal::Signal::SIGKILL)
         .expect("killed");
-    waiter.wait_until_gone(again_rig::SHORT);
+    waiter.wait_until_gone(again_test_support::SHORT);
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let full = writer.try_clone().expect("a copy");
     nix::fcntl::fcntl(
@@ -797,10 +797,10 @@ fn a_reader_that_does_not_read_holds_up_no_request() {
         .spawn()
         .expect("started");
     drop(command);
-    again_rig::wait_until("it to have resumed", again_rig::SHORT, || {
+    again_test_support::wait_until("it to have resumed", again_test_support::SHORT, || {
         scratch.told("resumed").len() == 1
     });
-    let (done, took) = again_rig::timed(|| scratch.again(&request));
+    let (done, took) = again_test_support::timed(|| scratch.again(&request));
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     assert!(

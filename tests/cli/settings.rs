@@ -1,6 +1,6 @@
 use std::fs;
 
-use again_rig::{Ended, Scratch, answer};
+use again_test_support::{Ended, Scratch, answer};
 
 /// A request under these settings, and nothing else.
 fn request_with(scratch: &Scratch, file: &str) -> Ended {

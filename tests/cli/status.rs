@@ -3,7 +3,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use again_rig::{SHORT, Scratch, answer, now, open_to_all, start, wait_until};
+use again_test_support::{SHORT, Scratch, answer, now, open_to_all, start, wait_until};
 
 fn keys(value: &Value) -> BTreeSet<&str> {
     value

@@ -1,5 +1,5 @@
 use crate::handover::counting;
-use again_rig::{LONG, Scratch, text, wait_until};
+use again_test_support::{LONG, Scratch, text, wait_until};
 use nix::sys::signal::Signal;
 
 /// A run that says that it is there, and goes on until it gets a signal.

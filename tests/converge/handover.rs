@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::process::Stdio;
 
-use again_rig::{LONG, Scratch, text, wait_until};
+use again_test_support::{LONG, Scratch, text, wait_until};
 use nix::sys::signal::Signal;
 
 /// A command that asks for more in its first runs; `$n` is the number of the run.

@@ -1,5 +1,5 @@
 use crate::handover::counting;
-use again_rig::{LONG, Scratch, wait_until};
+use again_test_support::{LONG, Scratch, wait_until};
 use nix::sys::signal::Signal;
 
 /// As the first process of a pid namespace.

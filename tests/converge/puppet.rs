@@ -1,4 +1,4 @@
-use again_rig::{LONG, Scratch, wait_until};
+use again_test_support::{LONG, Scratch, wait_until};
 
 /// A manifest of five steps; each step but the last asks for another run.
 fn five_steps(scratch: &Scratch) -> String {

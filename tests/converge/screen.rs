@@ -1,5 +1,5 @@
 use crate::handover::counting;
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 #[test]
 fn a_terminal_gets_a_progress_line_and_colours() {

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use again_rig::{SHORT, Scratch, repository, wait_until};
+use again_test_support::{SHORT, Scratch, repository, wait_until};
 
 /// By how much a count may exceed what is kept, in percent: by the same compiler, and by another one.
 const ALLOWED: [f64; 2] = [5.0, 40.0];

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use again_rig::{Ended, IDLE, LONG, SHORT, Scratch, answer, now, stays, wait_until};
+use again_test_support::{Ended, IDLE, LONG, SHORT, Scratch, answer, now, stays, wait_until};
 
 const DAY: i64 = 86_400;
 const SECOND: u64 = 1_000_000_000;
@@ -72,7 +72,7 @@ impl<'a> Clock<'a> {
             let seen = format!("{}.{pid}", self.file.display());
             wait_until("the clocks to be set", SHORT, || {
                 fs::read_to_string(&seen).is_ok_and(|seen| seen == ahead)
-                    || again_rig::Process::now(pid as i32).is_none()
+                    || again_test_support::Process::now(pid as i32).is_none()
             });
         }
     }
@@ -151,7 +151,7 @@ fn the_wall_clock_is_set_under_a_waiter() {
         let text = clock.again(&["status"]).out;
         let wall = clock.wall();
         let left = (due.saturating_sub(now()) / SECOND) as i64;
-        if let Some(timer) = again_rig::timers(&status).first() {
+        if let Some(timer) = again_test_support::timers(&status).first() {
             let said = timer["due_in_seconds"].as_f64().expect("a number");
             assert!((0.0..=20.0).contains(&said), "{status:#}");
             assert!((seconds(&status["now"]) - wall).abs() < 30, "{status:#}");
@@ -237,7 +237,7 @@ fn suspended_while_a_waiter_waits() {
     let due = due(&scratch);
     clock.set(1800, 1800);
     let status = clock.status();
-    let timer = &again_rig::timers(&status)[0];
+    let timer = &again_test_support::timers(&status)[0];
     let left = timer["due_in_seconds"].as_f64().expect("a number");
     assert!((1600.0..=1800.0).contains(&left), "{status:#}");
     assert_eq!(timer["waiter"]["alive"], true);

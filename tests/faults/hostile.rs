@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
 
-use again_rig::{
+use again_test_support::{
     Ended, Permission, Process, SHORT, Scratch, answer, copy_program, open_to_all, permits, start,
     timed, wait_for, wait_until, write_program,
 };
@@ -131,7 +131,7 @@ fn secrets_are_the_owners() {
         &[&scratch.at("bin/again"), "status", "--json"],
     ));
     let status: Value = serde_json::from_str(&status.out).expect("JSON");
-    assert_eq!(again_rig::timers(&status).len(), 1);
+    assert_eq!(again_test_support::timers(&status).len(), 1);
     assert!(
         status["targets"]
             .as_array()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use again_rig::{Dice, LONG, Process, Scratch, timed, wait_until};
+use again_test_support::{Dice, LONG, Process, Scratch, timed, wait_until};
 
 /// How often: the long version multiplies it.
 fn times(n: usize) -> usize {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_rig::{Process, SHORT, Scratch, answer, copy_program, start, stays, wait_until};
+use again_test_support::{Process, SHORT, Scratch, answer, copy_program, start, stays, wait_until};
 
 /// A command that is due at once, and notes that it ran. Gives its waiter, which `hold` has kept from running it.
 pub fn stamp(scratch: &Scratch, delta: &str) -> Process {
@@ -154,7 +154,7 @@ fn the_programs_are_replaced() {
 fn the_wall_clock_is_a_day_off() {
     for day in [-86_400_000_i64, 86_400_000] {
         let scratch = Scratch::new();
-        let before = again_rig::now();
+        let before = again_test_support::now();
         stamp(&scratch, "8");
         let path = record(&scratch);
         let mut record: Value =

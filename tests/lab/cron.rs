@@ -1,7 +1,7 @@
 //! cron: it mails what the job prints, once the last holder of the job's pipe is gone.
 
 use crate::{asks_once, delta, nothing_more_happens};
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// Runs the command as a job of cron, now: a job for the boot, and a cron that takes its start for one.
 fn job(lab: &Lab, command: &str) {

@@ -3,7 +3,7 @@
 use crate::{
     Mark, asks_once, asks_once_with, delta, marks, nothing_more_happens, put_off_own_runs,
 };
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// The run of the service's daemon that asked, by its mark.
 fn first_mark(lab: &Lab) -> Mark {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{asks_once, delta, nothing_more_happens};
-use again_rig::{Lab, stays};
+use again_test_support::{Lab, stays};
 
 fn wakeups(lab: &Lab, pid: u64) -> u64 {
     let status = lab.read(&format!("/proc/{pid}/status"));

@@ -2,8 +2,8 @@
 //! from the module's files. The others run in `tests/module/run`.
 
 use crate::{asks_once_set, delta, nothing_more_happens};
-use again_rig::LOCK_WAIT;
-use again_rig::lab::{Lab, Run};
+use again_test_support::LOCK_WAIT;
+use again_test_support::lab::{Lab, Run};
 
 const EXAMPLES: &str = "/etc/puppet/code/modules/common/examples";
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::{asks_once, delta};
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// By the timer's name alone: every change of state of it, with target, chain and run, and nothing of another timer.
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use again_rig::{Lab, SHORT, ask_for};
+use again_test_support::{Lab, SHORT, ask_for};
 
 /// A process that leaves its session as any daemon does, and stays for a minute.
 const LEAVE: &str = "perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; \

@@ -18,7 +18,7 @@ mod reboot;
 mod session;
 mod without_systemd_run;
 
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// A manifest that asks for one rerun of itself: the first run changes a file, the second finds it there.
 /// From now on the daemon puts off its own runs, so that none of them does the job of a timer.

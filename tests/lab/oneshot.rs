@@ -1,7 +1,7 @@
 //! A `Type=oneshot` service started by a timer, as theforeman/puppet ships it.
 
 use crate::{asks_once, asks_until, delta, marks, nothing_more_happens};
-use again_rig::{LOCK_WAIT, Lab};
+use again_test_support::{LOCK_WAIT, Lab};
 
 const ARGUMENTS: [&str; 7] = [
     "agent",

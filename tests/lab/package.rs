@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::{asks_once_set, delta, nothing_more_happens};
-use again_rig::lab::{Lab, Run};
+use again_test_support::lab::{Lab, Run};
 
 /// Two releases of the packages, with the program that is tested.
 fn packages() -> &'static Path {

@@ -1,7 +1,7 @@
 //! What looks after pending timers on a machine with systemd.
 
 use crate::{asks_once, delta};
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// The kernel, out of memory, or a person: the waiter is gone, and nobody says anything for a while.
 #[test]

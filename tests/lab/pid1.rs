@@ -1,7 +1,7 @@
 //! `puppet apply` as pid 1 of a container: nothing outlives it.
 
 use crate::{asks_once, nothing_more_happens};
-use again_rig::Lab;
+use again_test_support::Lab;
 
 #[test]
 fn a_run_that_is_pid_1_is_told_to_use_converge() {

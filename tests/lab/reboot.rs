@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::put_off_own_runs;
 use crate::{asks_once, asks_once_set, delta, marks, nothing_more_happens};
-use again_rig::lab::{Lab, Run};
+use again_test_support::lab::{Lab, Run};
 
 /// A run that asks for another one in so many seconds; gives it back once it has ended.
 fn ask(lab: &Lab, seconds: u32) -> (Run, Value) {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Child, Stdio};
 
 use crate::{asks_once, asks_once_with, delta, nothing_more_happens};
-use again_rig::Lab;
+use again_test_support::Lab;
 
 /// A login session on a terminal of its own, as sshd would make it.
 struct Session {

@@ -1,7 +1,7 @@
 //! systemd is there, and gives no scope.
 
 use crate::{asks_once, nothing_more_happens};
-use again_rig::lab::{Lab, Run};
+use again_test_support::lab::{Lab, Run};
 
 /// Runs in a service that leaves its children alone, so that the fallback has a chance.
 fn falls_back_and_says_so(lab: &Lab, more: &str) -> Vec<Run> {

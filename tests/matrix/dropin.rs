@@ -1,6 +1,6 @@
 use std::fs;
 
-use again_rig::place::Machine;
+use again_test_support::place::Machine;
 
 /// Seven runs: five to see the same three hosts three times, one to act, one that has nothing left to do.
 #[test]

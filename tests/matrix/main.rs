@@ -14,5 +14,5 @@ mod whole;
 #[test]
 #[ignore = "a server for others"]
 fn serve() {
-    again_rig::Server::serve();
+    again_test_support::Server::serve();
 }

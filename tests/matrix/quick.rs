@@ -3,8 +3,8 @@ use std::fs;
 
 use again_base::puppet::options::{FLAGS, Names, VALUED};
 
-use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
-use again_rig::{
+use again_test_support::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
+use again_test_support::{
     CachedAgent, LOCK_WAIT, LONG, Process, SHORT, Scratch, changes_once, repository, text,
     wait_for, wait_until,
 };

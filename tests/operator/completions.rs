@@ -1,7 +1,7 @@
 use std::process::Command;
 
 use again::cli::Cli;
-use again_rig::{Ended, answer, repository};
+use again_test_support::{Ended, answer, repository};
 use clap::CommandFactory;
 use clap_complete::Shell;
 

@@ -1,4 +1,4 @@
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 /// A puppet that explains itself from inside, and stays for a look from outside.
 const LOOK: &str =
@@ -9,7 +9,7 @@ fn from_inside_and_from_outside_it_says_the_same_and_changes_nothing() {
     let mut scratch = Scratch::for_operator();
     scratch.write("options", "--delta 90s --jitter 10s");
     let pid = scratch.begin_shell(LOOK);
-    again_rig::wait_for("the run to be there", again_rig::SHORT, || {
+    again_test_support::wait_for("the run to be there", again_test_support::SHORT, || {
         scratch.text("out").contains("verdict").then_some(())
     });
     let inside = scratch.text("out");

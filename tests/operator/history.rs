@@ -1,4 +1,4 @@
-use again_rig::{SHORT, Scratch, pass_a_tick, stable, wait_for};
+use again_test_support::{SHORT, Scratch, pass_a_tick, stable, wait_for};
 
 /// Asks once more, with an eye to what becomes of it.
 const TWICE: &str =

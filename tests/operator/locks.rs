@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use again_rig::{SHORT, Scratch, Started, wait_for};
+use again_test_support::{SHORT, Scratch, Started, wait_for};
 use nix::sys::signal::Signal;
 
 /// A process that holds the lock of the only target there is, and was stopped.

@@ -2,7 +2,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
-use again_rig::{Process, SHORT, Scratch, stays, wait_for};
+use again_test_support::{Process, SHORT, Scratch, stays, wait_for};
 
 #[test]
 fn shows_the_rerun_that_is_meant() {

@@ -1,4 +1,4 @@
-use again_rig::{Scratch, answer};
+use again_test_support::{Scratch, answer};
 
 /// A run that asks for a rerun in a second, and goes on until its waiter waits for it.
 pub fn write_manifest(scratch: &Scratch) {
@@ -114,7 +114,7 @@ fn waiter_logs_at_the_level_of_its_request() {
         request = scratch.without_system_log(&request);
         let said = answer(request.env("AGAIN_LOG", level));
         assert_eq!(said.code, Some(0), "{said:?}");
-        again_rig::wait_until("the rerun", again_rig::SHORT, || {
+        again_test_support::wait_until("the rerun", again_test_support::SHORT, || {
             scratch.path("touched").exists()
         });
         let log = std::fs::read_to_string(scratch.path("state/again.log")).unwrap_or_default();

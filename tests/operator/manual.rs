@@ -7,8 +7,8 @@ use std::process::Command;
 use again::cli::Cli;
 use clap::CommandFactory;
 
-use again_rig::manual::{commands, flags, flags_of, parts, plain};
-use again_rig::repository;
+use again_test_support::manual::{commands, flags, flags_of, parts, plain};
+use again_test_support::repository;
 
 const PAGES: [&str; 2] = ["man/again.8", "man/again.toml.5"];
 

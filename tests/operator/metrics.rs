@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use again_rig::{SHORT, Scratch, stable, wait_for};
+use again_test_support::{SHORT, Scratch, stable, wait_for};
 
 /// That the real promtool has nothing against it, style included.
 #[track_caller]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use again_rig::{SHORT, Scratch, start, wait_for};
+use again_test_support::{SHORT, Scratch, start, wait_for};
 use serde_json::Value;
 
 const FILES: [&str; 3] = ["again.rules.yml", "again.rules.test.yml", "dashboard.json"];
@@ -180,7 +180,7 @@ fn the_dashboard_has_its_rows_and_asks_the_source_that_is_chosen() {
 /// A Prometheus that asks one machine for its metrics each second.
 struct Prometheus {
     port: u16,
-    _server: again_rig::Started,
+    _server: again_test_support::Started,
 }
 
 impl Prometheus {

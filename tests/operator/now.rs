@@ -1,4 +1,4 @@
-use again_rig::{SHORT, Scratch, stays, wait_for};
+use again_test_support::{SHORT, Scratch, stays, wait_for};
 
 /// A request with a delta that no test waits for; every run leaves a line.
 const HOUR: &str =

@@ -1,6 +1,6 @@
 //! What is logged where a journal or syslog can be reached: those of the test, in a mount namespace.
 
-use again_rig::Scratch;
+use again_test_support::Scratch;
 
 use crate::logging::{STARTS, about, in_order, write_manifest};
 
@@ -226,7 +226,7 @@ kill $journal";
     let said = scratch.run("timeout", &["60", "unshare", "--mount", "sh", "-c", script]);
     assert_eq!(said.status(), 0, "{said:?}");
     assert!(
-        began.elapsed() < again_rig::SHORT / 2,
+        began.elapsed() < again_test_support::SHORT / 2,
         "{:?}",
         began.elapsed()
     );

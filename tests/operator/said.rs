@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use again_rig::{SHORT, Scratch, sleep_until, start, wait_for, wait_until};
+use again_test_support::{SHORT, Scratch, sleep_until, start, wait_for, wait_until};
 
 fn blocked(scratch: &Scratch) -> serde_json::Value {
     scratch.status()["targets"][0]["timers"][0]["blocked_by"].clone()

@@ -1,4 +1,4 @@
-use again_rig::{SHORT, Scratch, wait_for};
+use again_test_support::{SHORT, Scratch, wait_for};
 
 const ASK: &str = "echo run >>$HERE/runs\n$AGAIN run --max-runs 1 --on-cap skip\n";
 

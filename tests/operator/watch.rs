@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use again_rig::{SHORT, Scratch, Started, stays, wait_until};
+use again_test_support::{SHORT, Scratch, Started, stays, wait_until};
 
 #[track_caller]
 fn prints(watch: &Started, what: &str) {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_rig::{Dice, Ended, Process, SHORT, Scratch, answer, ask_for, start, wait_until};
+use again_test_support::{Dice, Ended, Process, SHORT, Scratch, answer, ask_for, start, wait_until};
 
 /// How `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and which one it was.
 fn verdict(said: &str) -> (String, u64, i64) {
@@ -560,7 +560,7 @@ fn the_waiter_at_every_system_call() {
         });
         let status = |words: &[&str]| scratch.status_of(&[words, &["--state-dir", &dir]].concat());
         let report = status(&[]);
-        let timers = again_rig::timers(&report);
+        let timers = again_test_support::timers(&report);
         let kind = match (done.code, timers.len(), times()) {
             // It died before it said that it is there.
             (Some(1), 0, 0) => {

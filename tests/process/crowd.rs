@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use again_rig::{SHORT, Scratch, start, timed, wait_for, wait_until};
+use again_test_support::{SHORT, Scratch, start, timed, wait_for, wait_until};
 
 const CROWD: usize = 100;
 

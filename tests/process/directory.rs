@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-use again_rig::{SHORT, Scratch, wait_until};
+use again_test_support::{SHORT, Scratch, wait_until};
 
 /// Starts a run in `work` below the directory, with this `PWD`, and asks `again explain` where its rerun would start.
 #[track_caller]

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
+use again_test_support::{Ended, SHORT, Scratch, answer, start, wait_until};
 
 const PIDFD_OPEN: &str = "434";
 const MEMFD_CREATE: &str = if cfg!(target_arch = "x86_64") {

@@ -3,7 +3,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use again_rig::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
+use again_test_support::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
 
 /// `nobody` of Debian and most others.
 const NOBODY: u32 = 65534;
@@ -560,7 +560,7 @@ fn an_end_is_told_once() {
         .as_i64()
         .expect("nobody has looked yet");
     wait_until("its end", SHORT, || {
-        again_rig::Process::now(pid as i32).is_none()
+        again_test_support::Process::now(pid as i32).is_none()
     });
     // Too long for the limit, which has room for the history.
     record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "kind": "cap", "reason": "x".repeat(4000)});

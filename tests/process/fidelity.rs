@@ -4,7 +4,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use again_rig::{
+use again_test_support::{
     IDLE, Past, SHORT, Scratch, answer, copy_program, start, wait_until, write_program,
 };
 
@@ -425,7 +425,7 @@ fn again_itself_was_replaced_or_removed() {
         let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         let _ = fs::remove_file(scratch.path("bin/again"));
-        copy_program(again_rig::binary_under_test(), scratch.path("bin/again"));
+        copy_program(again_test_support::binary_under_test(), scratch.path("bin/again"));
         scratch.wait_until_settled();
         scratch.assert_nothing_left();
     }
@@ -477,13 +477,13 @@ fn a_working_directory_that_is_gone_already() {
         start(&mut command).finish();
         let asked = scratch.runs("site")[0].asked();
         if is_absolute {
-            assert_eq!(again_rig::assert_line(&asked[0].output), "scheduled");
+            assert_eq!(again_test_support::assert_line(&asked[0].output), "scheduled");
             let runs = scratch.wait_for_runs("site", 2);
             assert_eq!(runs[1].text("cwd").trim(), "/");
             scratch.wait_until_settled();
         } else {
             assert_eq!(asked[0].code, 1);
-            assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
+            assert_eq!(again_test_support::assert_line(&asked[0].output), "refused");
             assert!(
                 asked[0].output.contains("working directory was deleted"),
                 "{asked:?}"
@@ -522,7 +522,7 @@ fn standard_input_from_the_middle_of_a_file() {
     command.stdin(file);
     start(&mut command).finish();
     let asked = scratch.runs("stdin")[0].asked();
-    assert_eq!(again_rig::assert_line(&asked[0].output), "scheduled");
+    assert_eq!(again_test_support::assert_line(&asked[0].output), "scheduled");
     scratch.wait_for_runs("stdin", 2);
     let saw_top = |nth: &str| scratch.path(&format!("past/stdin/{nth}/top")).exists();
     assert_eq!((saw_top("001"), saw_top("002")), (false, true));

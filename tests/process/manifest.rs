@@ -1,6 +1,6 @@
 use std::os::unix::fs::symlink;
 
-use again_rig::{SHORT, Scratch, answer, start, wait_until};
+use again_test_support::{SHORT, Scratch, answer, start, wait_until};
 
 /// Starts `puppet apply WORDS` in the place of RUN in a shell script, and holds it while `again explain` looks at it. What that
 /// says of the rerun, and its exit status.

@@ -3,7 +3,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use again_rig::{
+use again_test_support::{
     Ended, LOCK_WAIT, Past, SHORT, Scratch, Started, answer, assert_line, pass_a_tick, start,
     stays, wait_until, write_program,
 };

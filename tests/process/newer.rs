@@ -1,6 +1,6 @@
 use std::fs;
 
-use again_rig::{SHORT, Scratch, wait_until};
+use again_test_support::{SHORT, Scratch, wait_until};
 
 /// A record's text as a newer version would write it.
 fn newer(text: &str) -> String {

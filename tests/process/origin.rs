@@ -2,7 +2,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use again_rig::{
+use again_test_support::{
     Ended, Past, SHORT, Scratch, Started, assert_line, now, pass_a_tick, start, wait_for,
     wait_until,
 };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_rig::{SHORT, Scratch, WAITS, start, stays, wait_until};
+use again_test_support::{SHORT, Scratch, WAITS, start, stays, wait_until};
 
 /// A directory whose reruns wait for slots.
 fn with_slots() -> Scratch {

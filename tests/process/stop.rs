@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use again_rig::{
+use again_test_support::{
     Dice, SHORT, Scratch, Stamp, Started, assert_line, now, sleep_until, start, timed, wait_until,
 };
 
@@ -172,7 +172,7 @@ fn while_a_rerun_is_under_way_and_the_rerun_too() {
     let rerun = scratch.status()["targets"][0]["running"]["pid"]
         .as_i64()
         .expect("a pid") as i32;
-    let rerun = again_rig::Process::now(rerun).expect("the rerun");
+    let rerun = again_test_support::Process::now(rerun).expect("the rerun");
 
     let answer = scratch.again(&["stop"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");

@@ -1,7 +1,7 @@
 use std::fs;
 use std::time::Duration;
 
-use again_rig::{
+use again_test_support::{
     Bystander, Past, Process, SHORT, Scratch, now, pass_a_tick, sleep_until, spread, start, stays,
     wait_for, wait_until, write_program,
 };
@@ -779,7 +779,7 @@ fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
             .iter()
             .step_by(2)
             .map(|asked| serde_json::from_str(&asked.output).expect("JSON"))
-            .map(|status| again_rig::timers(&status)[0]["jitter_seconds"].clone())
+            .map(|status| again_test_support::timers(&status)[0]["jitter_seconds"].clone())
             .map(|jitter| jitter.as_f64().expect("a number"))
             .collect();
         let most = drawn.iter().copied().fold(0.0, f64::max);

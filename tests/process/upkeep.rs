@@ -1,6 +1,6 @@
 use std::fs::{self, File};
 
-use again_rig::{IDLE, SHORT, Scratch, wait_until};
+use again_test_support::{IDLE, SHORT, Scratch, wait_until};
 use nix::sys::signal::Signal;
 
 /// Logs of another target, more than are kept.

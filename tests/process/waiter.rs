@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use again_rig::{
+use again_test_support::{
     Past, Permission, Process, SHORT, Scratch, answer, permits, start, stays, wait_until,
 };
 

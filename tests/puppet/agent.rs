@@ -4,7 +4,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::{assert_same_circumstances, assert_same_run, changes_once, hold_until};
-use again_rig::{
+use again_test_support::{
     CachedAgent, Ended, LOCK_WAIT, LONG, Permission, Process, Record, SHORT, Scratch, Server,
     Started, boottime, permits, stays, text, wait_for, wait_until,
 };

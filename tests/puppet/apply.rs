@@ -3,7 +3,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::{assert_same_run, changes_once, hold_until, until_held};
-use again_rig::{LONG, Process, Record, Scratch, text, wait_until, write_program};
+use again_test_support::{LONG, Process, Record, Scratch, text, wait_until, write_program};
 
 /// Long enough for a rerun that does not wait for the end of the process to be seen beside it.
 const LINGER: &str = "0.4";
@@ -398,7 +398,7 @@ const GEMS: [&str; 6] = [
     "puppet-resource_api",
 ];
 
-fn bundled<'a>(scratch: &'a Scratch, conf: &'a str, manifest: &'a str) -> again_rig::PuppetCommand {
+fn bundled<'a>(scratch: &'a Scratch, conf: &'a str, manifest: &'a str) -> again_test_support::PuppetCommand {
     let gems: String = GEMS.iter().map(|gem| format!("gem '{gem}'\n")).collect();
     scratch.write("work/Gemfile", &gems);
     let words = [

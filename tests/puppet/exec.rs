@@ -1,7 +1,7 @@
 use std::fs;
 
 use crate::{assert_same_run, changes_once};
-use again_rig::{LONG, Scratch};
+use again_test_support::{LONG, Scratch};
 
 /// An Exec's attributes by a name; REQUEST is the command line of a request under that name.
 const FORMS: [(&str, &str); 8] = [

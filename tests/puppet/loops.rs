@@ -1,6 +1,6 @@
 use std::fs;
 
-use again_rig::{LONG, Scratch};
+use again_test_support::{LONG, Scratch};
 
 /// The cap: exactly so many reruns, then an Exec that fails and says why and what to do; other targets go on.
 #[test]
@@ -107,7 +107,7 @@ fn four_targets_at_the_same_time_keep_a_cap_each() {
     let starts = scratch.starts();
     for n in 0..TARGETS {
         let name = format!("always-{n}.pp");
-        let mut own: Vec<&again_rig::Record> = starts
+        let mut own: Vec<&again_test_support::Record> = starts
             .iter()
             .filter(|run| run.command.iter().any(|word| word.ends_with(&name)))
             .collect();

@@ -14,11 +14,11 @@ mod loops;
 mod origin;
 /// What needs more than the root of a container may do.
 mod privileged;
-/// The rig itself.
+/// The test support itself.
 mod rig_itself;
 /// Several timers, and when they fire.
 mod timers;
 /// The process that waits, and stopping it.
 mod waiter;
 
-use again_rig::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
+use again_test_support::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};

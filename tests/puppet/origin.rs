@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::changes_once;
-use again_rig::{CachedAgent, LONG, Scratch, text, wait_until};
+use again_test_support::{CachedAgent, LONG, Scratch, text, wait_until};
 
 /// What again-fleet asks for, of one trigger.
 fn word(number: u64) -> String {

@@ -1,6 +1,6 @@
 use std::fs;
 
-use again_rig::{LONG, Scratch, in_namespaces, wait_until};
+use again_test_support::{LONG, Scratch, in_namespaces, wait_until};
 
 use crate::apply::two_runs;
 use crate::changes_once;

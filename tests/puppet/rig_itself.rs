@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use again_rig::{
+use again_test_support::{
     CachedAgent, LONG, Permission, SHORT, Scratch, Server, permits, wait_for, wait_until,
 };
 

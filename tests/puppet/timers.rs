@@ -3,7 +3,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 
 use crate::{changes_once, hold_until, until_held};
-use again_rig::{LONG, Process, SHORT, Scratch, WAITS, assert_same_run, text, wait_until};
+use again_test_support::{LONG, Process, SHORT, Scratch, WAITS, assert_same_run, text, wait_until};
 
 /// Much more than three puppet runs one after the other take, on any machine that these tests are run on.
 const SOON: f64 = 60.0;

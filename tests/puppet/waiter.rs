@@ -2,7 +2,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::{hold_until, until_held};
-use again_rig::{CachedAgent, Process, SHORT, Scratch, stays, text, wait_until};
+use again_test_support::{CachedAgent, Process, SHORT, Scratch, stays, text, wait_until};
 
 /// A run that asks for a rerun in an hour, leaving a note of the pipe that the Exec's output went to, and then is held until
 /// `go`. The pipe has a second descriptor, which Puppet itself would not give away but a script may.

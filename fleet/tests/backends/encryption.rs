@@ -11,7 +11,7 @@ use std::time::Duration;
 use again_fleet::backend::tls::{configuration, remedy};
 use again_fleet::backend::{Error, Tls};
 use again_fleet::identity::authority::Revocation;
-use again_rig::{SHORT, ask_for};
+use again_test_support::{SHORT, ask_for};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

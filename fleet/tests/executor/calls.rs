@@ -1,6 +1,6 @@
 //! Programs of rules as real processes, called by a real `again-fleet call`.
 
-use again_rig::{SHORT, wait_until};
+use again_test_support::{SHORT, wait_until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -15,7 +15,7 @@ use again_fleet::wire::envelope;
 use again_fleet::wire::name::Id;
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
-use again_rig::{SHORT, wait_for};
+use again_test_support::{SHORT, wait_for};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! A node: its settings, its helper, and the socket that starts the executor.
 
-use again_rig::{SHORT, ask_for, wait_for};
+use again_test_support::{SHORT, ask_for, wait_for};
 use std::fs;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use again_fleet::wire::outcome::Outcome;
 use again_fleet::wire::trigger::Trigger;
-use again_rig::{SHORT, binary_under_test, wait_until, write_program};
+use again_test_support::{SHORT, binary_under_test, wait_until, write_program};
 
 use crate::fired::{by, trigger};
 use crate::node::Node;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use again_rig::{copy_program, repository, text, wait_until, write_program};
+use again_test_support::{copy_program, repository, text, wait_until, write_program};
 
 use crate::node::Node;
 use crate::servers;
@@ -13,7 +13,7 @@ use crate::site::{certify, code, starts};
 
 /// A Puppet server, that is a node of the fleet and asks a PuppetDB.
 pub struct Master {
-    pub server: again_rig::Server,
+    pub server: again_test_support::Server,
     pub node: Node,
     _database: Database,
 }
@@ -24,7 +24,7 @@ impl Master {
         let node = Node::off("server.test", etcd);
         starts(&node);
         for_puppet(&node);
-        let server = again_rig::Server::with(|dir| prepare(dir, &node));
+        let server = again_test_support::Server::with(|dir| prepare(dir, &node));
         wait_until("PuppetDB", Duration::from_secs(600), || database.is_ready());
         let conf = database.dir.join("conf/puppetdb.conf");
         fs::copy(conf, server.path("puppet/puppetdb.conf")).expect("copied");

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use again_rig::{ask_for, copy_tree, repository};
+use again_test_support::{ask_for, copy_tree, repository};
 use serde_json::Value;
 
 use crate::ca::Ca;

@@ -4,8 +4,8 @@
 use std::process::Stdio;
 use std::time::Instant;
 
-use again_rig::Lab;
-use again_rig::lab::Image;
+use again_test_support::Lab;
+use again_test_support::lab::Image;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Kind, WEB2, apply, bare, certify, classes, is_linked, puppet, ran};

@@ -1,9 +1,9 @@
 use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
 
-use again_rig::lab::{Image, Run};
-use again_rig::net::{Host, Net};
-use again_rig::{Ended, Lab};
+use again_test_support::lab::{Image, Run};
+use again_test_support::net::{Host, Net};
+use again_test_support::{Ended, Lab};
 use serde_json::Value;
 
 use crate::ca::Ca;

@@ -1,9 +1,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use again_rig::lab::Image;
-use again_rig::net::{Host, Net};
-use again_rig::{Ended, Lab};
+use again_test_support::lab::Image;
+use again_test_support::net::{Host, Net};
+use again_test_support::{Ended, Lab};
 
 use crate::fleet::{LB1, RUN, SERVER, WEB1, apply, certify, empty, is_linked, reported};
 

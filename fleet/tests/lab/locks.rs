@@ -1,4 +1,4 @@
-use again_rig::Lab;
+use again_test_support::Lab;
 use serde_json::Value;
 
 use crate::fleet::{Fleet, apply, classes, is_linked};

@@ -1,4 +1,4 @@
-use again_rig::Lab;
+use again_test_support::Lab;
 
 use crate::fleet::{Fleet, LB1, WEB1, is_linked, ran};
 

@@ -1,8 +1,8 @@
 //! Nodes see what runs do on others, and react to it: a web server comes up, and the load balancer runs by a rule of its own; and two
 //! nodes that react to each other. A fleet for each backend serves all of it, with certificates that no Puppet server has made.
 
-use again_rig::Lab;
-use again_rig::net::Host;
+use again_test_support::Lab;
+use again_test_support::net::Host;
 use serde_json::Value;
 
 use crate::events;

@@ -1,8 +1,8 @@
 use std::process::Stdio;
 
-use again_rig::Lab;
-use again_rig::lab::{Image, Run};
-use again_rig::net::{Host, Net};
+use again_test_support::Lab;
+use again_test_support::lab::{Image, Run};
+use again_test_support::net::{Host, Net};
 use serde_json::Value;
 
 use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};

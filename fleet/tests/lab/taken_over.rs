@@ -7,7 +7,7 @@ use crate::ca::Ca;
 use crate::fired::{by, trigger};
 use again_fleet::handover::ask;
 use again_fleet::wire::trigger::Trigger;
-use again_rig::Lab;
+use again_test_support::Lab;
 use serde_json::Value;
 
 const TAKEN_OVER: &str = include_str!("taken-over.rb");

@@ -3,9 +3,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use again_rig::lab::Image;
-use again_rig::net::{Host, Net};
-use again_rig::{Lab, ask_for};
+use again_test_support::lab::Image;
+use again_test_support::net::{Host, Net};
+use again_test_support::{Lab, ask_for};
 use serde_json::Value;
 
 use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, certify, check, empty, backend, is_linked};

@@ -7,7 +7,7 @@ use std::path::Path;
 use again_fleet::cli::Cli;
 use again_fleet::settings::{self, Flags, KEYS, Settings, Surroundings, VARIABLES};
 use again_fleet::wire::slot::MOST_SLOTS;
-use again_rig::manual::{commands, flags, flags_of, parts, plain};
+use again_test_support::manual::{commands, flags, flags_of, parts, plain};
 use clap::CommandFactory;
 use clap_complete::Shell;
 

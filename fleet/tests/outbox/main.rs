@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use again_fleet::outbox::{Bounds, Directory, Disk, Held, NotKept, Outbox};
-use again_rig::Dice;
+use again_test_support::Dice;
 use disk::CrashDisk;
 
 const WIDE: Bounds = Bounds {

@@ -11,7 +11,7 @@ use again_base::model::Span;
 use again_fleet::ask::Question;
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::inventory::Inventory;
-use again_rig::{Permission, permits, repository, stays};
+use again_test_support::{Permission, permits, repository, stays};
 use serde_json::Value;
 
 use crate::locks::{self, NAMES, agree};

@@ -12,7 +12,7 @@ use crate::node::{Node, request, until};
 use crate::requests;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
-use again_rig::Dice;
+use again_test_support::Dice;
 
 /// The process that is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::node::{Node, until};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
-use again_rig::Dice;
+use again_test_support::Dice;
 
 /// A run's file, as the hook makes it: locked under another name, so that nobody takes it for one that is over.
 struct Left {

@@ -18,7 +18,7 @@ use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
 use crate::told::inventory;
-use again_rig::{Dice, stays, wait_for};
+use again_test_support::{Dice, stays, wait_for};
 
 /// How long a lease lives after it was renewed last.
 const LEASE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! What the service tells in numbers, as `again metrics` shows them to a monitoring.
 
 use again_fleet::ask::Reason;
-use again_rig::ask_for;
+use again_test_support::ask_for;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Child, Command, Stdio};

@@ -17,7 +17,7 @@ use crate::fired::{by, sealed_as, trigger};
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
-use again_rig::Dice;
+use again_test_support::Dice;
 
 /// It writes into the file of all, and takes a while.
 const RUN: &str = r"#!/bin/sh

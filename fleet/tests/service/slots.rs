@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use again_base::sys::clock;
 use again_fleet::wire::slot::Slot;
-use again_rig::{boottime, stays};
+use again_test_support::{boottime, stays};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::crash::set;
@@ -22,7 +22,7 @@ use crate::node::{Node, until, within};
 use crate::relay::Relay;
 use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
-use again_rig::Dice;
+use again_test_support::Dice;
 
 /// How long a lease lives after it was renewed last.
 pub const LEASE: Duration = Duration::from_secs(60);

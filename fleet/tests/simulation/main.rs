@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use again_fleet::step::model::LetterId;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::name::{Name, Node};
-use again_rig::Dice;
+use again_test_support::Dice;
 use world::{Ev, MINUTE, Mutant, Notify, Odds, SECOND, World};
 
 /// How large a world is, and how long things happen in it.

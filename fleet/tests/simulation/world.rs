@@ -26,7 +26,7 @@ use crate::rolling::Waiter;
 use crate::seal;
 use crate::executor::Ledger;
 use crate::tool::Tool;
-use again_rig::Dice;
+use again_test_support::Dice;
 
 pub const SECOND: u64 = 1000;
 pub const MINUTE: u64 = 60 * SECOND;

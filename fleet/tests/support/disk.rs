@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use again_fleet::outbox::Disk;
 
-use again_rig::Dice;
+use again_test_support::Dice;
 
 #[derive(Debug, Clone, Default)]
 struct Content {

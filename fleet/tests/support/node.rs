@@ -17,7 +17,7 @@ use again_fleet::ask::{self, Answer, How, Question};
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::lineage::{Cause, Lineage};
 use again_fleet::wire::name::Id;
-use again_rig::{ask_for, wait_for, wait_until, write_program};
+use again_test_support::{ask_for, wait_for, wait_until, write_program};
 use serde_json::Value;
 
 use crate::ca::Ca;
@@ -334,7 +334,7 @@ impl Node {
     /// What comes before a command so that it is killed there.
     fn killed_at(&self, n: u64) -> Vec<String> {
         let _ = fs::remove_file(self.path("killed"));
-        let helper = again_rig::helper().to_str().expect("a plain path");
+        let helper = again_test_support::helper().to_str().expect("a plain path");
         let words = [
             helper,
             "killed-at",
@@ -383,7 +383,7 @@ impl Node {
         if self.path("clock").exists() {
             return env!("CARGO_BIN_EXE_again-shifted").to_owned();
         }
-        let helper = again_rig::binary_under_test();
+        let helper = again_test_support::binary_under_test();
         helper.to_str().expect("a plain path").to_owned()
     }
 

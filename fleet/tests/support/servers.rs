@@ -1,7 +1,7 @@
 //! Real backends on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
 //! program, however that ends.
 
-use again_rig::{SHORT, ask_for, wait_until};
+use again_test_support::{SHORT, ask_for, wait_until};
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

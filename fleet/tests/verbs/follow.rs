@@ -1,6 +1,6 @@
 //! `nodes --follow`: who is there, as it changes, with real services and backends: line by line, and on a terminal.
 
-use again_rig::stays;
+use again_test_support::stays;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

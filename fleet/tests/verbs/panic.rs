@@ -13,13 +13,13 @@ fn panic_shows_file_and_line() {
     const EIO: &str = "5";
     let dir = tempfile::tempdir().expect("a directory");
     let settings = dir.path().join("again-fleet.toml");
-    let again = again_rig::binary_under_test();
+    let again = again_test_support::binary_under_test();
     let text = format!(
         "certname = 'web1.test'\nendpoints = ['127.0.0.1:1']\nhelper = '{}'\n",
         again.display()
     );
     std::fs::write(&settings, text).expect("written");
-    let output = Command::new(again_rig::helper())
+    let output = Command::new(again_test_support::helper())
         .args(["without", GETRANDOM, EIO, "--"])
         .arg(env!("CARGO_BIN_EXE_again-fleet"))
         .args(["trigger", "--to", "lb1.test", "--config"])

@@ -1,6 +1,6 @@
 //! `story`: what followed from a firing, over all nodes; and what becomes of it for whoever waits.
 
-use again_rig::ask_for;
+use again_test_support::ask_for;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

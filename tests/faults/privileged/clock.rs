@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use again_rig::{SHORT, Scratch, answer, timers, wait_until};
+use again_test_support::{SHORT, Scratch, answer, timers, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

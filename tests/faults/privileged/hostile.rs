@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use again_rig::{
+use again_test_support::{
     Process, SHORT, Scratch, answer, copy_program, in_namespaces, open_to_all, wait_for, wait_until,
 };
 

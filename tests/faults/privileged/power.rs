@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use again_base::sys::file::{is_synced_with_its_name, sync, write_out};
-use again_rig::{Ended, SHORT, Scratch, in_namespaces, start, wait_until};
+use again_test_support::{Ended, SHORT, Scratch, in_namespaces, start, wait_until};
 
 /// Power cuts for each file system.
 const CUTS: u64 = 16;

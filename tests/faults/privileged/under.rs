@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use again_rig::{Process, SHORT, Scratch, in_namespaces, start, wait_until};
+use again_test_support::{Process, SHORT, Scratch, in_namespaces, start, wait_until};
 
 use crate::under::{assert_ran_once, ran, record, stamp};
 
@@ -264,7 +264,7 @@ fn request_of_a_run_in_a_chroot_is_refused() {
             start(&mut command).finish();
             let asked = scratch.runs("site")[0].asked();
             assert_eq!(asked[0].code, 1, "{asked:?}");
-            assert_eq!(again_rig::assert_line(&asked[0].output), "refused");
+            assert_eq!(again_test_support::assert_line(&asked[0].output), "refused");
             let advice = ["is in a chroot", "again converge"];
             assert!(
                 advice.iter().all(|words| asked[0].output.contains(words)),

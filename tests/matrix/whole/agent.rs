@@ -1,8 +1,8 @@
 use std::fs;
 
 use crate::quick::{assert_facts, noted_fact};
-use again_rig::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
-use again_rig::{
+use again_test_support::place::{Machine, outcomes, place, run_and_rerun, run_twice, scratch};
+use again_test_support::{
     CachedAgent, LOCK_WAIT, LONG, SHORT, Server, assert_same_circumstances, boottime, changes_once,
     hold_until, search_path, text, wait_for, wait_until,
 };

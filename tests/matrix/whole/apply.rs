@@ -2,8 +2,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::quick::{fact, noted_fact};
-use again_rig::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
-use again_rig::{changes_once, repository, text};
+use again_test_support::place::{Machine, outcomes, place, plain, run_twice, said, scratch};
+use again_test_support::{changes_once, repository, text};
 
 #[test]
 fn a_delta_is_never_early() {
@@ -30,7 +30,7 @@ fn another_users_run_is_run_again_as_that_user() {
     // The repository may lie where that user may not look.
     let common = scratch.path("modules/common");
     fs::remove_file(&common).expect("the link to the module");
-    again_rig::copy_tree(&repository().join("puppet-module"), &common);
+    again_test_support::copy_tree(&repository().join("puppet-module"), &common);
     let (status, output) = said(&plain(&["chown", "-R", "nobody:nogroup", &root]));
     assert_eq!(status, Some(0), "{output}");
     let modules = text(scratch.path("modules"));

@@ -4,8 +4,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::quick::fails_once;
-use again_rig::place::{assert_asked_once, run_twice, scratch};
-use again_rig::{
+use again_test_support::place::{assert_asked_once, run_twice, scratch};
+use again_test_support::{
     CachedAgent, Ended, LONG, SHORT, Scratch, hold_until, text, until_held, wait_for, wait_until,
 };
 

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use again_rig::{SHORT, Scratch, Started, answer, start, wait_until};
+use again_test_support::{SHORT, Scratch, Started, answer, start, wait_until};
 use nix::sys::signal::Signal;
 
 /// A shell command line in a unit with `ProcSubset=pid`, which cannot read the id of its boot.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use again_rig::{Ended, Scratch, answer, copy_program};
+use again_test_support::{Ended, Scratch, answer, copy_program};
 
 /// Programs that are not known to outlive a run.
 const END: [&str; 6] = [
@@ -50,7 +50,7 @@ fn verdict(scratch: &Scratch, command: &mut Command) -> String {
     let asked = scratch
         .runs("site")
         .first()
-        .map(again_rig::Past::asked)
+        .map(again_test_support::Past::asked)
         .unwrap_or_default();
     let said = asked
         .first()

@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use again_rig::repository;
+use again_test_support::repository;
 
 /// The container's output for a shell command, and whether that succeeded.
 fn in_the_container(command: &str) -> (bool, String) {

@@ -1,7 +1,7 @@
 use std::fs;
 use std::process::Command;
 
-use again_rig::{Ended, SHORT, Scratch, answer, start, wait_until};
+use again_test_support::{Ended, SHORT, Scratch, answer, start, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

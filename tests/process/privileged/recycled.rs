@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-use again_rig::{Bystander, Process, SHORT, Scratch, in_namespaces, start, wait_until};
+use again_test_support::{Bystander, Process, SHORT, Scratch, in_namespaces, start, wait_until};
 
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 

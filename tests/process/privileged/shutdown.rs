@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use again_rig::{SHORT, Scratch, in_namespaces, start, stays, wait_until};
+use again_test_support::{SHORT, Scratch, in_namespaces, start, stays, wait_until};
 
 const DIRECTORY: &str = "/run/systemd/shutdown";
 const SCHEDULED: &str = "/run/systemd/shutdown/scheduled";

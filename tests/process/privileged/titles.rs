@@ -1,4 +1,4 @@
-use again_rig::{Scratch, in_namespaces, pass_a_tick, start};
+use again_test_support::{Scratch, in_namespaces, pass_a_tick, start};
 
 use crate::origin::{TITLES, ask_well, daemon, of, this_run, triggers};
 

@@ -24,7 +24,7 @@ fn exists(name: &str) -> bool {
 fn names_of_files_are_found_and_looked_for() {
     let text = "The waiter (`src/waiter/`, `exit.rs`) writes `/var/log/again` as `again run -- x/y` says; see `README.md`.";
     assert_eq!(names(text), ["src/waiter/", "exit.rs", "README.md"]);
-    assert!(exists("src/main.rs") && exists("main.rs") && exists("tests/rig/"));
+    assert!(exists("src/main.rs") && exists("main.rs") && exists("tests/support/"));
     assert!(!exists("src/none.rs"));
 }
 

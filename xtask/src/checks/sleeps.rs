@@ -14,12 +14,12 @@ fn is_sleep(line: &str) -> bool {
     name.starts_with("sleep(") && line.ends_with([';', '('])
 }
 
-/// A test waits for a condition, with what `tests/rig` and `fleet/tests/support` have for it. Where time itself is tested, a comment
+/// A test waits for a condition, with what `tests/support` and `fleet/tests/support` have for it. Where time itself is tested, a comment
 /// says why.
 #[test]
 fn tests_wait_for_conditions_and_not_for_time() {
     let mut sleeps = 0;
-    for (root, support) in [("tests", "rig"), ("fleet/tests", "support")] {
+    for (root, support) in [("tests", "support"), ("fleet/tests", "support")] {
         let is_test = |path: &Path| !path.starts_with(support);
         for source in sources(root)
             .into_iter()

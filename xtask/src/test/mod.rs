@@ -192,7 +192,7 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
     }
     if matches!(suite.set, Set::Check | Set::Test) {
         // Every ruby of the suite loads bytecode.
-        let hook = repository().join("tests/rig/module/lib/puppet_x/rig/bytecode.rb");
+        let hook = repository().join("tests/support/module/lib/puppet_x/rig/bytecode.rb");
         let bytecode = repository().join("target/bytecode");
         fs::create_dir_all(&bytecode)?;
         // RUBYOPT cannot name a path with a space.

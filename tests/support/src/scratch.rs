@@ -125,7 +125,7 @@ impl Scratch {
     fn empty(parent: &Path, home: &'static str) -> Scratch {
         super::sweep();
         let dir = tempfile::Builder::new()
-            .prefix("again-rig-")
+            .prefix("again-test-support-")
             .tempdir_in(parent)
             .expect("a scratch directory");
         super::claim(dir.path());

@@ -180,7 +180,7 @@ pub fn default_confdir() -> &'static str {
     }
 }
 
-/// A file of the rig.
+/// A file of the test support.
 pub fn rig_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
@@ -230,7 +230,7 @@ fn sweep() {
         for entry in entries.into_iter().flatten().flatten() {
             let dir = entry.path();
             let name = entry.file_name();
-            if name.to_string_lossy().starts_with("again-rig-") && is_abandoned(&dir) {
+            if name.to_string_lossy().starts_with("again-test-support-") && is_abandoned(&dir) {
                 process::of_directory(&dir)
                     .into_iter()
                     .for_each(Process::end);
@@ -240,7 +240,7 @@ fn sweep() {
     });
 }
 
-/// A path as text: the paths of the rig are all plain.
+/// A path as text: the paths of the test support are all plain.
 pub fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().to_str().expect("a plain path").to_owned()
 }

@@ -41,7 +41,7 @@ impl Server {
     /// One for this test alone, with what the function puts into its directory before it starts. Programs in `bin` there come first.
     pub fn with(prepare: impl FnOnce(&Path)) -> Server {
         let dir = tempfile::Builder::new()
-            .prefix("again-rig-server-")
+            .prefix("again-test-support-server-")
             .tempdir();
         Server::start(dir.expect("a directory").keep(), prepare)
     }
