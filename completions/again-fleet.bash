@@ -600,7 +600,7 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__trigger)
-            opts="-h --to --where --class --environment --name --delta --at-once --stop-after-failures --ttl --wait --for --job-id --backend --json --config --state-dir --help"
+            opts="-h --to --where --class --environment --name --delta --parallel --stop-after-failures --ttl --wait --for --job-id --backend --json --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -630,7 +630,7 @@ _again__fleet() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --at-once)
+                --parallel)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

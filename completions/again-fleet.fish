@@ -54,9 +54,9 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l clas
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l environment -d 'Nodes of this environment' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l name -d 'The name of the trigger: fired again before a node has taken it, the newer one takes its place [default: again]' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l delta -d 'How long each node waits at least before it runs' -r
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l at-once -d 'How many of the nodes run at a time; the next begins when one has told how it ended [default: all]' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l parallel -d 'How many of the nodes run at a time; the next begins when one has told how it ended [default: all]' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l stop-after-failures -d 'Once so many of them have failed, those that have not begun do not' -r
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l ttl -d 'How long a node that is away may take it [default: ttl of the settings, an hour; with --at-once a day]' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l ttl -d 'How long a node that is away may take it [default: ttl of the settings, an hour; with --parallel a day]' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l for -d 'Fire on behalf of this node, whose report asks for it; called by the report processor kick' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l job-id -d 'The job id in that report, empty for none, by which it is known where the run comes from' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand trigger" -l backend -d 'Fire over this backend or not at all: etcd or nats' -r

@@ -25,7 +25,7 @@ use crate::waiter::{Ended, needs};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How many of a rolling run may run at a time.
-const AT_ONCE: usize = 5;
+const PARALLEL: usize = 5;
 /// How long each has a slot, or runs.
 const HOLDS: Duration = Duration::from_millis(100);
 
@@ -298,16 +298,16 @@ impl<'s> Crowd<'s> {
     fn rolling(&self, table: &mut Table) -> Result<()> {
         let names = &self.names[..self.names.len().div_ceil(10)];
         self.runs.store(true, Ordering::Relaxed);
-        let (settings, at_once) = (self.scene.at("web1.test.toml"), AT_ONCE.to_string());
+        let (settings, parallel) = (self.scene.at("web1.test.toml"), PARALLEL.to_string());
         let mut ours = Command::new(program());
         ours.args(["--config", &settings, "trigger", "--name", "rolling"]);
-        ours.args(["--at-once", &at_once, "--wait"]);
+        ours.args(["--parallel", &parallel, "--wait"]);
         names.iter().for_each(|name| {
             ours.args(["--to", name]);
         });
         let mut peer = Command::new("sh");
         let hold = format!("sh -c 'sleep {}' ", HOLDS.as_secs_f64());
-        let text = format!("printf '%s\\n' \"$@\" | xargs -n 1 -P {at_once} {hold}");
+        let text = format!("printf '%s\\n' \"$@\" | xargs -n 1 -P {parallel} {hold}");
         peer.args(["-c", &text, "sh"]).args(names);
         let time = |command: &mut Command| -> Result<f64> {
             let began = now();
@@ -322,10 +322,10 @@ impl<'s> Crowd<'s> {
         self.runs.store(false, Ordering::Relaxed);
         let (count, least) = (
             names.len(),
-            HOLDS.as_secs_f64() * names.len().div_ceil(AT_ONCE) as f64,
+            HOLDS.as_secs_f64() * names.len().div_ceil(PARALLEL) as f64,
         );
         table.add(
-            &format!("a rolling run over {count} nodes, {AT_ONCE} at once, for {} ms each: until all have told", HOLDS.as_millis()),
+            &format!("a rolling run over {count} nodes, {PARALLEL} at once, for {} ms each: until all have told", HOLDS.as_millis()),
             &format!("{} s", short(ours)),
             &format!("without a moment between two {} s", short(least)),
             &format!("a loop that could die {} s", short(peer)),

@@ -461,7 +461,7 @@ impl Question {
         };
         bound("delta", request.delta.millis(), 0, MOST_DELTA)?;
         bound("ttl", request.ttl.millis(), 1, MOST_TTL)?;
-        check_rolling(request.at_once, request.stop_after)?;
+        check_rolling(request.parallel, request.stop_after)?;
         if request.run.0.is_empty() {
             return Ok(());
         }
@@ -611,7 +611,7 @@ mod tests {
             }]),
             delta: Span::from_secs(2),
             ttl: Span::from_secs(3600),
-            at_once: 0,
+            parallel: 0,
             stop_after: 0,
             selection: None,
             is_open: false,

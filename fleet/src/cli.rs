@@ -96,11 +96,11 @@ pub struct Trigger {
     pub delta: Option<Span>,
     /// How many of the nodes run at a time; the next begins when one has told how it ended [default: all]
     #[arg(long, value_name = "NUMBER")]
-    pub at_once: Option<String>,
+    pub parallel: Option<String>,
     /// Once so many of them have failed, those that have not begun do not
-    #[arg(long, value_name = "NUMBER", requires = "at_once")]
+    #[arg(long, value_name = "NUMBER", requires = "parallel")]
     pub stop_after_failures: Option<String>,
-    /// How long a node that is away may take it [default: ttl of the settings, an hour; with --at-once a day]
+    /// How long a node that is away may take it [default: ttl of the settings, an hour; with --parallel a day]
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<Span>,
     /// Wait until each node has told how its run ended, at most for the ttl and the delta

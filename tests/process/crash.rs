@@ -533,7 +533,7 @@ fn the_waiter_at_every_system_call() {
     let stamps = scratch.at("stamps");
     let helper = scratch.at("bin/helper");
     let mut count: BTreeMap<&str, u64> = BTreeMap::new();
-    let (mut at_once, mut later) = (0, 0);
+    let (mut parallel, mut later) = (0, 0);
     let calls = sweep(|n| {
         let state = format!("crash/{n}");
         let dir = scratch.at(&state);
@@ -592,7 +592,7 @@ fn the_waiter_at_every_system_call() {
                 "perhaps not begun"
             }
             (Some(0), 0, 1) if how == "killed" => {
-                at_once += 1;
+                parallel += 1;
                 "resumed"
             }
             (Some(0), 0, 1) => "started",
@@ -628,7 +628,7 @@ fn the_waiter_at_every_system_call() {
         how == "killed"
     });
     println!(
-        "{calls} moments of death: {count:?}; resumed by the request {at_once}, later {later}"
+        "{calls} moments of death: {count:?}; resumed by the request {parallel}, later {later}"
     );
     for kind in ["not promised", "resumed", "perhaps not begun", "started"] {
         assert!(count.contains_key(kind), "{kind} was not among {count:?}");

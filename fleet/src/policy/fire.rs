@@ -35,7 +35,7 @@ pub struct Request {
     pub ttl: Span,
     /// How many targets may run at a time; 0 for all.
     #[serde(default, skip_serializing_if = "trigger::is_none")]
-    pub at_once: u32,
+    pub parallel: u32,
     /// How many have failed when the rest no longer begins; 0 for any number.
     #[serde(default, skip_serializing_if = "trigger::is_none")]
     pub stop_after: u32,
@@ -50,7 +50,7 @@ pub struct Request {
 impl Request {
     /// Whether nothing is sent until the selection is resolved: each target of a rolling run has to know how many there are.
     pub fn is_deferred(&self) -> bool {
-        self.is_open && self.at_once > 0
+        self.is_open && self.parallel > 0
     }
 }
 
@@ -153,7 +153,7 @@ pub fn trigger(
         ttl: request.ttl.millis(),
         delta: request.delta.millis(),
         targets: u32::try_from(request.targets.len()).unwrap_or(u32::MAX),
-        at_once: request.at_once,
+        parallel: request.parallel,
         stop_after: request.stop_after,
         lineage: within.lineage,
     };
@@ -249,7 +249,7 @@ pub(crate) mod tests {
             run: lineage(run),
             delta: Span::ZERO,
             ttl: Span::from_secs(3600),
-            at_once: 0,
+            parallel: 0,
             stop_after: 0,
             selection: None,
             is_open: false,

@@ -343,7 +343,7 @@ mod tests {
     fn count(stop_after: u32) -> Count {
         let trigger = Trigger {
             id: Id::from_bits(RUN),
-            at_once: 1,
+            parallel: 1,
             stop_after,
             ..trigger()
         };

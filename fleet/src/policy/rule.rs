@@ -200,7 +200,7 @@ impl Rule {
             ttl: expires.saturating_sub(at).min(MOST_TTL),
             delta: self.delta.millis(),
             targets: 1,
-            at_once: 0,
+            parallel: 0,
             stop_after: 0,
             lineage: within.lineage,
         })

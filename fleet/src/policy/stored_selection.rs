@@ -129,10 +129,10 @@ pub(crate) mod tests {
     use super::*;
 
     /// Open request of web1 for these nodes and all with the role lb.
-    pub fn open(targets: &[&str], at_once: u32) -> Request {
+    pub fn open(targets: &[&str], parallel: u32) -> Request {
         Request {
             targets: targets.iter().map(|name| node(name)).collect(),
-            at_once,
+            parallel,
             selection: Some(Criteria {
                 facts: vec!["role=lb".to_owned()],
                 ..Criteria::default()

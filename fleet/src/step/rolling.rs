@@ -98,7 +98,7 @@ pub(super) fn waits(
     let letter = state.letter(&LetterId::Told(which.clone()));
     let is_told = |content: &Content| matches!(content, Content::Told { told, .. } if !told.waits);
     if !letter.is_some_and(is_told) {
-        let why = format!("waits for its turn, {} at once: {words}", trigger.at_once);
+        let why = format!("waits for its turn, {} at once: {words}", trigger.parallel);
         let news = News {
             waits: true,
             ..held(state, &trigger, &why)

@@ -324,7 +324,7 @@ pub(super) fn kept(
     {
         let request = stored.request_now(letter.term.left(now));
         let has_room = sender::has_room(state, request.targets.len());
-        if has_room && (is_kept || request.at_once == 0) {
+        if has_room && (is_kept || request.parallel == 0) {
             let (stored, version) = (stored.clone(), letter.version);
             send(state, id, &stored, &request, version, now, out);
         } else {

@@ -153,7 +153,7 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
         return;
     };
     let trigger = &signed.trigger;
-    if trigger.at_once == 0 || trigger.ask != Ask::Run {
+    if trigger.parallel == 0 || trigger.ask != Ask::Run {
         return;
     }
     let which = TriggerKey::from(trigger);
@@ -177,7 +177,7 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
         _ => {}
     }
     register.stage = Stage::Waits;
-    out.push(Action::Queue(which, trigger.at_once));
+    out.push(Action::Queue(which, trigger.parallel));
     state.wake_at(now.uptime + left);
 }
 

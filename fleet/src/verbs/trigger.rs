@@ -256,13 +256,13 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
     }
     let (delta, ttl) = (
         args.delta.unwrap_or_default(),
-        args.ttl.unwrap_or(match &args.at_once {
+        args.ttl.unwrap_or(match &args.parallel {
             Some(_) => Span::from_nanos(MOST_TTL * 1_000_000),
             None => settings.ttl,
         }),
     );
-    let (at_once, stop_after) = (number(&args.at_once)?, number(&args.stop_after_failures)?);
-    check_rolling(at_once, stop_after).map_err(|e| Problem::Usage(e.to_string()))?;
+    let (parallel, stop_after) = (number(&args.parallel)?, number(&args.stop_after_failures)?);
+    check_rolling(parallel, stop_after).map_err(|e| Problem::Usage(e.to_string()))?;
     if delta.millis() > MOST_DELTA {
         return usage(format!("a delta of {delta} is too long: 1d is allowed"));
     }
@@ -284,7 +284,7 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
         run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
         delta,
         ttl,
-        at_once,
+        parallel,
         stop_after,
         selection: None,
         is_open: false,

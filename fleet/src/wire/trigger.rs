@@ -55,7 +55,7 @@ pub struct Trigger {
     pub targets: u32,
     /// How many of them may run at a time; 0 for all.
     #[serde(default, skip_serializing_if = "is_none")]
-    pub at_once: u32,
+    pub parallel: u32,
     /// How many of them have failed when the rest no longer begins; 0 for any number.
     #[serde(default, skip_serializing_if = "is_none")]
     pub stop_after: u32,
@@ -90,9 +90,9 @@ impl Trigger {
 
     /// How many targets may start together.
     pub fn together(&self) -> u32 {
-        match self.at_once {
+        match self.parallel {
             0 => self.targets,
-            at_once => at_once.min(self.targets),
+            parallel => parallel.min(self.targets),
         }
     }
 
@@ -112,13 +112,13 @@ pub fn is_none(number: &u32) -> bool {
 ///
 /// # Errors
 /// A sentence that says which it breaks.
-pub fn check_rolling(at_once: u32, stop_after: u32) -> Result<(), Malformed> {
-    if at_once.max(stop_after) > MOST_SLOTS {
+pub fn check_rolling(parallel: u32, stop_after: u32) -> Result<(), Malformed> {
+    if parallel.max(stop_after) > MOST_SLOTS {
         return Err(Malformed::new(format!(
-            "{at_once} nodes at once, {stop_after} failures: {MOST_SLOTS} are allowed"
+            "{parallel} nodes at once, {stop_after} failures: {MOST_SLOTS} are allowed"
         )));
     }
-    if at_once == 0 && stop_after > 0 {
+    if parallel == 0 && stop_after > 0 {
         return Err(Malformed::new(
             "what begins all together cannot stop after failures",
         ));
@@ -148,7 +148,7 @@ impl Content for Trigger {
         if self.targets == 0 {
             return Err(Malformed::new("a trigger has at least one target"));
         }
-        check_rolling(self.at_once, self.stop_after)?;
+        check_rolling(self.parallel, self.stop_after)?;
         // What makes it enough to remember numbers for the longest ttl.
         if self.at > self.number {
             return Err(Malformed::new("the trigger was fired after its number was"));
@@ -201,7 +201,7 @@ pub(crate) mod tests {
             ttl: 3_600_000,
             delta: 0,
             targets: 1,
-            at_once: 0,
+            parallel: 0,
             stop_after: 0,
             lineage: Lineage(vec![Origin {
                 id: Id::from_bits(1),
@@ -215,7 +215,7 @@ pub(crate) mod tests {
         fn any_trigger()(
             ask in prop::sample::select(Ask::ALL), id in id(), target in node(), sender in node(), name in name(),
             number in any::<u64>(), before in any::<u64>(), ttl in 0..=MOST_TTL, delta in 0..=MOST_DELTA,
-            targets in 1..=MOST_TARGETS, at_once in 0..=MOST_SLOTS, stop in 0..=MOST_SLOTS,
+            targets in 1..=MOST_TARGETS, parallel in 0..=MOST_SLOTS, stop in 0..=MOST_SLOTS,
             origins in prop::collection::btree_map(id(), prop::collection::vec(node(), 0..MOST_HOPS), 1..=MOST_ORIGINS),
         ) -> Trigger {
             let origins = origins.into_iter().map(|(id, mut path)| {
@@ -223,7 +223,7 @@ pub(crate) mod tests {
                 Origin { id, cause: Cause::Person, path }
             });
             let lineage = Lineage(origins.collect());
-            Trigger { ask, id, target, sender, on_behalf: None, name, number, at: number.saturating_sub(before), ttl, delta, targets, at_once, stop_after: if at_once == 0 { 0 } else { stop }, lineage }
+            Trigger { ask, id, target, sender, on_behalf: None, name, number, at: number.saturating_sub(before), ttl, delta, targets, parallel, stop_after: if parallel == 0 { 0 } else { stop }, lineage }
         }
     }
 
@@ -246,10 +246,10 @@ pub(crate) mod tests {
         assert!(why(|t| t.delta = MOST_DELTA + 1).contains("delta"));
         assert!(why(|t| t.targets = 0).contains("at least one target"));
         assert!(why(|t| t.targets = MOST_TARGETS + 1).contains("number of targets"));
-        assert!(why(|t| t.at_once = MOST_SLOTS + 1).contains("100001 nodes at once"));
+        assert!(why(|t| t.parallel = MOST_SLOTS + 1).contains("100001 nodes at once"));
         assert!(why(|t| t.stop_after = 1).contains("begins all together"));
         assert!(
-            why(|t| (t.at_once, t.stop_after) = (1, MOST_SLOTS + 1)).contains("100001 failures")
+            why(|t| (t.parallel, t.stop_after) = (1, MOST_SLOTS + 1)).contains("100001 failures")
         );
         assert!(why(|t| t.number = t.at - 1).contains("after its number"));
         assert!(why(|t| t.on_behalf = Some(t.sender.clone())).contains("behalf of itself"));
@@ -303,19 +303,19 @@ pub(crate) mod tests {
             text
         );
         let rolling = Trigger {
-            at_once: 5,
+            parallel: 5,
             stop_after: 2,
             ..trigger()
         };
         let text = text.replace(
             r#""targets":1,"#,
-            r#""targets":1,"at_once":5,"stop_after":2,"#,
+            r#""targets":1,"parallel":5,"stop_after":2,"#,
         );
         assert_eq!(
             String::from_utf8(encode(&rolling).expect("written")).expect("UTF-8"),
             text
         );
-        let text = text.replace(r#""at_once":5,"stop_after":2,"#, "");
+        let text = text.replace(r#""parallel":5,"stop_after":2,"#, "");
         // A later release may add a field.
         let newer = text.replacen('{', r#"{"colour":"red","#, 1);
         assert_eq!(decode::<Trigger>(newer.as_bytes()), Ok(trigger()));

@@ -193,7 +193,7 @@ fn rolling_run_takes_as_long_as_its_runs(fleet: &Fleet, web2: &Lab) {
         node.write("/root/run.pp", "exec { '/bin/sleep 15': }\n");
         is_linked(node, true);
     }
-    let words = "exec again-fleet trigger --to web1.test web2.test lb1.test --at-once 1 --wait >/root/rolled 2>&1";
+    let words = "exec again-fleet trigger --to web1.test web2.test lb1.test --parallel 1 --wait >/root/rolled 2>&1";
     let began = Instant::now();
     let mut rolls = fleet.lb1.spawn(&["sh", "-c", words], Stdio::null());
     rolls.wait().expect("its end");

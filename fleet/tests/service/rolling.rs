@@ -126,7 +126,7 @@ fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
     let (off, on) = site.nodes.split_last().expect("nodes");
     off.kill();
     let request = Request {
-        at_once: 3,
+        parallel: 3,
         ..request("again", &site.names())
     };
     let id = &request.id;
@@ -179,7 +179,7 @@ fn two_that_fail_stop_the_rest() {
     for node in &site.nodes[..3] {
         node.write("fails", "");
     }
-    let more = ["--at-once", "1", "--stop-after-failures", "2", "--wait"];
+    let more = ["--parallel", "1", "--stop-after-failures", "2", "--wait"];
     let words = [&["trigger", "--to"], &site.names()[..], &more].concat();
     let done = site.nodes[7].command(&words).output().expect("waited for");
     let text = said(&done);
@@ -254,7 +254,7 @@ fn put_outcome(
 fn strict(site: &Site, others: &[&str], stop_after: u32) -> Request {
     let targets = [&site.names()[..], others].concat();
     Request {
-        at_once: 1,
+        parallel: 1,
         stop_after,
         ..request("again", &targets)
     }
@@ -372,7 +372,7 @@ fn list_of_targets_counts_that_the_sender_has_signed() {
     let straight = Straight::at(&site.server, "web1.test");
     let fired = Trigger {
         target: "n01.test".parse().expect("a certname"),
-        at_once: 1,
+        parallel: 1,
         stop_after: 1,
         ..trigger("web1.test")
     };
@@ -409,7 +409,7 @@ fn on_nats_it_is_refused_with_the_reason() {
     let one = Node::off("n01.test", &server);
     one.start();
     one.is_linked(true);
-    let words = ["trigger", "--to", "n02.test", "--at-once", "2"];
+    let words = ["trigger", "--to", "n02.test", "--parallel", "2"];
     let done = one.command(&words).output().expect("refused");
     assert_eq!(done.status.code(), Some(1));
     let sentence = "on NATS a key that is renewed loses its place";

@@ -229,7 +229,7 @@ fn made(world: &World, n: usize, sender: &Node, (ask, name): (Ask, usize), numbe
         ttl: 1000,
         delta: 0,
         targets: 1,
-        at_once: 0,
+        parallel: 0,
         stop_after: 0,
         lineage: Lineage(vec![Origin {
             id: Id::from_bits(1),

@@ -355,9 +355,9 @@ impl World {
         };
         // A long line is too much to look at.
         let is_rolling = self.machines.len() < 20 && self.dice.permille(300);
-        let (mut at_once, mut stop_after) = (0, 0);
+        let (mut parallel, mut stop_after) = (0, 0);
         if is_rolling {
-            at_once = 1 + self.dice.below(3) as u32;
+            parallel = 1 + self.dice.below(3) as u32;
             stop_after = self.dice.below(4) as u32;
         }
         Request {
@@ -373,7 +373,7 @@ impl World {
             run: run.map(|run| run.lineage.clone()).unwrap_or_default(),
             delta: Span::from_secs(delta),
             ttl: Span::from_nanos(ttl * 1_000_000),
-            at_once,
+            parallel,
             stop_after,
             selection: is_open.then(|| Criteria {
                 environment: Some("production".to_owned()),

@@ -435,7 +435,7 @@ impl Promises {
             .filter(|node| !self.has_told(node, id, Outcome::is_final));
         let runs = runs.count();
         assert!(
-            !self.is_faultless || runs < trigger.at_once as usize,
+            !self.is_faultless || runs < trigger.parallel as usize,
             "{me} begins in run {id} where {runs} of {begun:?} run"
         );
         self.turns.entry(id.clone()).or_default().insert(me.clone());

@@ -22,7 +22,7 @@ const PAUSE: u64 = 2 * SECOND;
 /// A trigger that waits for its turn.
 #[derive(Default)]
 pub struct Waiter {
-    at_once: u32,
+    parallel: u32,
     has_said: bool,
     look: Option<Look>,
 }
@@ -50,12 +50,12 @@ impl World {
     }
 
     /// A trigger waits for its turn from now on.
-    pub fn queue(&mut self, n: usize, which: TriggerKey, at_once: u32) {
+    pub fn queue(&mut self, n: usize, which: TriggerKey, parallel: u32) {
         self.promises.queues(&self.machines[n].name, &which);
         let machine = &mut self.machines[n];
         machine.places.insert(which.clone());
         let waiters = &mut machine.service.as_mut().expect("alive").waiters;
-        waiters.entry(which).or_default().at_once = at_once;
+        waiters.entry(which).or_default().parallel = parallel;
         let delay = 1 + self.dice.below(100);
         self.roll_after(n, delay);
     }
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    fn may_run(&mut self, n: usize, id: &Id, at_once: u32) -> bool {
+    fn may_run(&mut self, n: usize, id: &Id, parallel: u32) -> bool {
         let mine = self.place_of(n, id);
         let line = Prefix::Slots(&group(id)).encode(&seal::namespace());
         let line = self.backend.list(&line, self.now);
@@ -134,7 +134,7 @@ impl World {
         mine.is_some_and(|(_, mine)| {
             let before = line.iter();
             let before = before.filter(|(_, other)| other.revision < mine.revision);
-            before.count() < at_once as usize
+            before.count() < parallel as usize
         })
     }
 
@@ -150,14 +150,14 @@ impl World {
         if waiter.look.as_ref().is_some_and(|look| look.due > now) {
             return;
         }
-        let (look, at_once, has_said) = (waiter.look.take(), waiter.at_once, waiter.has_said);
+        let (look, parallel, has_said) = (waiter.look.take(), waiter.parallel, waiter.has_said);
         if !has_backend {
             if look.is_some() {
                 self.no_turn(n, which, Outcome::Held);
             }
             return;
         }
-        let may_run = self.may_run(n, &which.id, at_once);
+        let may_run = self.may_run(n, &which.id, parallel);
         match look {
             Some(look) => self.look(n, which, &trigger, (look, may_run)),
             None if !may_run => {

@@ -500,7 +500,7 @@ impl World {
                     }
                 }
             }
-            Action::Queue(which, at_once) => self.queue(n, which, at_once),
+            Action::Queue(which, parallel) => self.queue(n, which, parallel),
             Action::ReadNodes => {
                 let hides = self.mutant == Some(Mutant::HidesNodes);
                 let shown = if hides { 1 } else { self.machines.len() };

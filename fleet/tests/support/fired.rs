@@ -34,7 +34,7 @@ pub fn trigger(sender: &str) -> Trigger {
         ttl: 3_600_000,
         delta: 0,
         targets: 1,
-        at_once: 0,
+        parallel: 0,
         stop_after: 0,
         lineage: Lineage(vec![Origin {
             id: Id::from_bits(bits),

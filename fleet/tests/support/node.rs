@@ -707,7 +707,7 @@ pub fn request(name: &str, targets: &[&str]) -> Request {
         run: Lineage::default(),
         delta: Span::ZERO,
         ttl: Span::from_secs(3600),
-        at_once: 0,
+        parallel: 0,
         stop_after: 0,
         selection: None,
         is_open: false,

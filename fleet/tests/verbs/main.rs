@@ -170,16 +170,16 @@ fn wrong_words_and_settings_end_with_2() {
             "a delta of 2d is too long",
         ),
         (
-            &["trigger", "--to", "lb1", "--at-once", "0"],
+            &["trigger", "--to", "lb1", "--parallel", "0"],
             "'0' is not a number of nodes",
         ),
         (
-            &["trigger", "--to", "lb1", "--at-once", "100001"],
+            &["trigger", "--to", "lb1", "--parallel", "100001"],
             "100000 are allowed",
         ),
         (
             &["trigger", "--to", "lb1", "--stop-after-failures", "1"],
-            "--at-once",
+            "--parallel",
         ),
         (&long, "a ttl of 1d1h is not from 1s to 1d"),
         (

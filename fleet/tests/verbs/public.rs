@@ -112,7 +112,7 @@ fn whole() -> Vec<Vec<u8>> {
     };
     let fired = Trigger {
         on_behalf: Some(name("web2.test")),
-        at_once: 5,
+        parallel: 5,
         stop_after: 2,
         ..trigger("web1.test")
     };
@@ -128,7 +128,7 @@ fn whole() -> Vec<Vec<u8>> {
         ttl: _,
         delta: _,
         targets: _,
-        at_once: _,
+        parallel: _,
         stop_after: _,
         lineage,
     } = fired.clone();

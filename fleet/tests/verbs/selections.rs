@@ -105,7 +105,7 @@ fn rolling_run_is_sent_when_the_backend_is_back() {
     let server = Server::start(Kind::Etcd);
     let [web1, lb1] = sender(&server);
     ends(&server, &web1);
-    let rolling = ["--at-once=1", "--stop-after-failures=2"];
+    let rolling = ["--parallel=1", "--stop-after-failures=2"];
     let words = [&["trigger"], &IS_LB[..], &rolling].concat();
     let said = prints(&web1, &words);
     let next = "again-fleet: not sent yet: the selection is stored until ";
@@ -127,9 +127,9 @@ fn cancelled_or_replaced_selection_is_not_resolved() {
     let server = Server::start(Kind::Etcd);
     let [web1, lb1] = sender(&server);
     ends(&server, &web1);
-    let (first, _) = triggers(&web1, &["--at-once=1"]);
-    let (second, _) = triggers(&web1, &["--at-once=1"]);
-    let (third, _) = triggers(&web1, &["--at-once=1", "--name=other"]);
+    let (first, _) = triggers(&web1, &["--parallel=1"]);
+    let (second, _) = triggers(&web1, &["--parallel=1"]);
+    let (third, _) = triggers(&web1, &["--parallel=1", "--name=other"]);
     assert_eq!(web1.how().outbox.selections, 2);
     let said = prints(&web1, &["cancel", &third.to_string()]);
     assert!(said.contains("the stored selection is removed"), "{said}");

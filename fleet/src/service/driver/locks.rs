@@ -359,7 +359,7 @@ impl Driver {
             run: Lineage::default(),
             delta: Span::ZERO,
             ttl: TTL,
-            at_once: 0,
+            parallel: 0,
             stop_after: 0,
             selection: None,
             is_open: false,

@@ -351,7 +351,7 @@ impl Driver {
                 }
             }
             Action::HandOver(places) => self.hand_over(&places),
-            Action::Queue(which, at_once) => self.queued.push((which, at_once)),
+            Action::Queue(which, parallel) => self.queued.push((which, parallel)),
             Action::Remove { place, revision } => self.remove(place, revision),
             Action::Say(client, said) => {
                 let Health {

@@ -41,7 +41,7 @@ impl Driver {
     /// Somebody asks for something.
     pub fn asked(&mut self, client: Client, question: Question) {
         match question {
-            Question::Fire { request, .. } if request.at_once > 0 && !self.has_places(client) => {}
+            Question::Fire { request, .. } if request.parallel > 0 && !self.has_places(client) => {}
             Question::Fire { request, wait } => {
                 let ways = request
                     .targets

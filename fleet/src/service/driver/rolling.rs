@@ -41,8 +41,8 @@ impl Driver {
     /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
     pub(super) fn roll(&mut self) {
         self.look_due();
-        for (which, at_once) in std::mem::take(&mut self.queued) {
-            self.queue(which, at_once);
+        for (which, parallel) in std::mem::take(&mut self.queued) {
+            self.queue(which, parallel);
         }
         let health = &self.health;
         let up = clock::walltime().since(health.since);
@@ -59,7 +59,7 @@ impl Driver {
         }
     }
 
-    fn queue(&mut self, which: TriggerKey, at_once: u32) {
+    fn queue(&mut self, which: TriggerKey, parallel: u32) {
         if !self.health.backend.supports_slots() {
             return self.no_turn(which, Outcome::Refused, NO_PLACES);
         }
@@ -67,7 +67,7 @@ impl Driver {
         let run = Run::of(which.clone(), clock::walltime().millis());
         let waiter = Waiter::Trigger(which.clone());
         let group = group(&which.id);
-        match group.and_then(|group| self.slots().want(waiter, &group, at_once, run)) {
+        match group.and_then(|group| self.slots().want(waiter, &group, parallel, run)) {
             Ok(effects) => self.do_all(effects),
             Err(why) => self.no_turn(which, Outcome::Held, &why),
         }
@@ -175,9 +175,9 @@ impl Driver {
         let group = group(&which.id).ok();
         let group = group.and_then(|group| self.slots.group(&group));
         let has_slot = group.is_some_and(|group| group.had_turn && group.place.is_some());
-        let at_once = self.state.waiting(&which).map(|one| one.at_once);
-        match at_once.filter(|_| !has_slot) {
-            Some(at_once) => self.queued.push((which, at_once)),
+        let parallel = self.state.waiting(&which).map(|one| one.parallel);
+        match parallel.filter(|_| !has_slot) {
+            Some(parallel) => self.queued.push((which, parallel)),
             None => self.begins(which),
         }
     }

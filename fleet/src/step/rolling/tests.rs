@@ -3,7 +3,7 @@ use super::*;
 /// What is fired at this node as a part of a rolling run.
 fn rolls(bench: &Bench, number: u64) -> Trigger {
     Trigger {
-        at_once: 3,
+        parallel: 3,
         stop_after: 2,
         ..bench.fired(number)
     }
@@ -11,7 +11,7 @@ fn rolls(bench: &Bench, number: u64) -> Trigger {
 
 fn queued(actions: &[Action]) -> Vec<(TriggerKey, u32)> {
     let queued = actions.iter().filter_map(|action| match action {
-        Action::Queue(which, at_once) => Some((which.clone(), *at_once)),
+        Action::Queue(which, parallel) => Some((which.clone(), *parallel)),
         _ => None,
     });
     queued.collect()
@@ -299,7 +299,7 @@ fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
         let request = Request {
             id: Id::from_bits(id),
             targets: targets.map(|one| one.expect("a certname")).collect(),
-            at_once: 1,
+            parallel: 1,
             stop_after,
             ..to("lb1")
         };

@@ -182,7 +182,7 @@ fn rolling_run_is_sent_when_its_selection_is_resolved() {
     assert!(
         web1.sent
             .iter()
-            .all(|one| (one.targets, one.at_once) == (3, 1))
+            .all(|one| (one.targets, one.parallel) == (3, 1))
     );
     assert!(web1.disk.contains_key(&LetterId::Targets(rolling.id)));
 }
@@ -447,7 +447,7 @@ fn newer_trigger_stands_for_a_selection_that_is_resolved_later() {
     web1.fires(Request {
         id: newer.clone(),
         targets: vec![node("lb2")],
-        at_once: 0,
+        parallel: 0,
         ..request(&[])
     });
     web1.does(Event::Reached);
@@ -456,30 +456,30 @@ fn newer_trigger_stands_for_a_selection_that_is_resolved_later() {
     let [_, first, second] = &web1.sent[..] else {
         panic!("three triggers");
     };
-    assert_eq!((&first.target, &first.at_once), (&node("lb1"), &1));
-    assert_eq!((&second.id, &second.at_once), (&newer, &0));
+    assert_eq!((&first.target, &first.parallel), (&node("lb1"), &1));
+    assert_eq!((&second.id, &second.parallel), (&newer, &0));
     let origins: BTreeSet<&Id> = second.lineage.0.iter().map(|one| &one.id).collect();
     assert_eq!(origins, [&newer, &Id::from_bits(1)].into());
 }
 
 #[test]
 fn full_disk_holds_a_rolling_run_up_until_it_has_room() {
-    for at_once in [0, 1] {
+    for parallel in [0, 1] {
         let mut web1 = Sender::new();
-        web1.fires(open(&[], at_once));
+        web1.fires(open(&[], parallel));
         web1.does(Event::Reached);
         web1.passes(60);
         web1.is_disk_full = true;
         web1.shows(&["lb1"]);
         // Other triggers are sent from memory, and the selection stays until the backend has them.
-        assert_eq!(web1.targets().len(), 1 - at_once as usize);
+        assert_eq!(web1.targets().len(), 1 - parallel as usize);
         assert!(web1.is_stored());
         web1.is_disk_full = false;
         web1.passes(60);
         web1.shows(&["lb1"]);
         assert_eq!(web1.targets(), ["lb1"]);
-        assert_eq!(web1.is_stored(), at_once == 0);
-        if at_once == 0 {
+        assert_eq!(web1.is_stored(), parallel == 0);
+        if parallel == 0 {
             let letter = LetterId::To(node("lb1"), "again".parse().expect("a name"));
             let [trigger] = &web1.sent[..] else {
                 panic!("one trigger");
@@ -618,12 +618,12 @@ fn a_step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Whatever happens, no node is sent to twice, and nobody is whom no list had or for whom it was cancelled.
     #[test]
-    fn no_node_is_sent_to_twice(before in prop::collection::btree_set(0..6_u8, 0..4), at_once in 0..2_u32, steps in prop::collection::vec(a_step(), 0..30)) {
+    fn no_node_is_sent_to_twice(before in prop::collection::btree_set(0..6_u8, 0..4), parallel in 0..2_u32, steps in prop::collection::vec(a_step(), 0..30)) {
         let name = |n: &u8| format!("lb{n}");
         let sent: Vec<String> = before.iter().map(name).collect();
         let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
         let mut web1 = Sender::new();
-        web1.fires(open(&sent, at_once));
+        web1.fires(open(&sent, parallel));
         let mut allowed = before.clone();
         for step in steps {
             match step {

@@ -16,7 +16,7 @@ Puppet::Type.newtype(:trigger) do
     is no failure.
 
     Resources that have to be written before it fires come before it, by `require`, `before` or `->`; or it fires at the end, with `after_run`.
-    With `at_once` it is a rolling run, which nothing has to watch: so many nodes run at a time, and with `stop_after_failures` those that have
+    With `parallel` it is a rolling run, which nothing has to watch: so many nodes run at a time, and with `stop_after_failures` those that have
     not begun do not once so many have failed.
 
     @example The load balancers look for new web servers
@@ -32,7 +32,7 @@ Puppet::Type.newtype(:trigger) do
     @example All servers of a role, five at a time, until two have failed
       trigger { 'roll out the shop':
         where               => { role => 'shop' },
-        at_once             => 5,
+        parallel             => 5,
         stop_after_failures => 2,
       }
   DOC
@@ -121,7 +121,7 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:ttl) do
-    desc 'How long a node that is away may take it up: seconds, or a string with a unit; at most a day. By default what the settings say, an hour; with `at_once` a day.'
+    desc 'How long a node that is away may take it up: seconds, or a string with a unit; at most a day. By default what the settings say, an hour; with `parallel` a day.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
     munge(&:to_s)
@@ -133,7 +133,7 @@ Puppet::Type.newtype(:trigger) do
     defaultto false
   end
 
-  newparam(:at_once) do
+  newparam(:parallel) do
     desc <<~DESC
       How many nodes may run at a time: a rolling run. The next begins when one has told how it ended; one that is off holds nobody up. Over etcd.
     DESC
@@ -143,7 +143,7 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:stop_after_failures) do
-    desc 'Once so many nodes have failed, those that have not begun do not. It needs `at_once`.'
+    desc 'Once so many nodes have failed, those that have not begun do not. It needs `parallel`.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a number of nodes" unless value.to_s.match?(%r{\A[1-9]\d*\z}) }
     munge { |value| Integer(value) }
@@ -180,7 +180,7 @@ Puppet::Type.newtype(:trigger) do
   end
 
   # What only a fleet knows: who has which fact, and how a run elsewhere ended.
-  fleets_own = %i[where class environment delta ttl at_once stop_after_failures]
+  fleets_own = %i[where class environment delta ttl parallel stop_after_failures]
 
   validate do
     raise ArgumentError, 'nothing says which nodes: give hosts, where, class or environment' if %i[hosts where class environment].all? { |key| self[key].nil? }
@@ -194,9 +194,9 @@ Puppet::Type.newtype(:trigger) do
     when :etcd, :nats
       raise ArgumentError, 'a command needs provider => command' if self[:command]
 
-      raise ArgumentError, 'at_once needs etcd: on NATS a key that is renewed loses its place' if self[:at_once] && self[:provider] == :nats
+      raise ArgumentError, 'parallel needs etcd: on NATS a key that is renewed loses its place' if self[:parallel] && self[:provider] == :nats
     end
-    raise ArgumentError, 'stop_after_failures needs at_once: nodes that begin all together cannot be stopped' if self[:stop_after_failures] && !self[:at_once]
+    raise ArgumentError, 'stop_after_failures needs parallel: nodes that begin all together cannot be stopped' if self[:stop_after_failures] && !self[:parallel]
   end
 
   # Keeps what Puppet knows of the values that it has unwrapped; of parameters that are no properties it would only warn.

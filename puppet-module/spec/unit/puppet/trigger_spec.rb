@@ -68,15 +68,15 @@ describe 'the type trigger' do
       'an environment that is none' => [{ environment: 'a/b' }, %r{"a/b" is not the name of an environment}],
       'a delta that is no duration' => [{ hosts: 'a', delta: 'soon' }, %r{"soon" is not a duration}],
       'a delta that the program does not read' => [{ hosts: 'a', delta: '1.5' }, %r{"1.5" is not a duration}],
-      'a rolling run over NATS' => [{ hosts: 'a', at_once: 5, provider: :nats }, %r{at_once needs etcd}],
-      'a stop without a rolling run' => [{ hosts: 'a', stop_after_failures: 2 }, %r{stop_after_failures needs at_once}],
-      'a stop after no failure' => [{ hosts: 'a', at_once: 2, stop_after_failures: 0 }, %r{0 is not a number of nodes}],
+      'a rolling run over NATS' => [{ hosts: 'a', parallel: 5, provider: :nats }, %r{parallel needs etcd}],
+      'a stop without a rolling run' => [{ hosts: 'a', stop_after_failures: 2 }, %r{stop_after_failures needs parallel}],
+      'a stop after no failure' => [{ hosts: 'a', parallel: 2, stop_after_failures: 0 }, %r{0 is not a number of nodes}],
       'a rolling run by another program' => [
-        { hosts: 'a', at_once: 5, stop_after_failures: 2, provider: :command, command: ['/bin/echo', '%{hosts}'] },
-        %r{the provider command knows hosts only, not at_once, stop_after_failures},
+        { hosts: 'a', parallel: 5, stop_after_failures: 2, provider: :command, command: ['/bin/echo', '%{hosts}'] },
+        %r{the provider command knows hosts only, not parallel, stop_after_failures},
       ],
       'a ttl that is no duration' => [{ hosts: 'a', ttl: -1 }, %r{-1 is not a duration}],
-      'none at once' => [{ hosts: 'a', at_once: 0 }, %r{0 is not a number of nodes}],
+      'none at once' => [{ hosts: 'a', parallel: 0 }, %r{0 is not a number of nodes}],
       'a provider command without a command' => [{ hosts: 'a', provider: :command }, %r{needs a command}],
       'a command for a backend' => [{ hosts: 'a', command: ['/bin/echo', '%{hosts}'] }, %r{a command needs provider => command}],
       'a command by its name alone' => [{ hosts: 'a', provider: :command, command: ['mco', '%{hosts}'] }, %r{has to begin with an absolute path}],
@@ -145,9 +145,9 @@ describe 'the type trigger' do
   end
 
   it 'asks for a rolling run' do
-    fire(where: 'role=shop', at_once: '5', stop_after_failures: 2)
+    fire(where: 'role=shop', parallel: '5', stop_after_failures: 2)
     expect(arguments).to eq(
-      ['trigger', '--backend=etcd', '--name=refresh load balancers', '--where=role=shop', '--at-once=5', '--stop-after-failures=2'],
+      ['trigger', '--backend=etcd', '--name=refresh load balancers', '--where=role=shop', '--parallel=5', '--stop-after-failures=2'],
     )
   end
 

@@ -60,7 +60,7 @@ Puppet::Type.type(:trigger).provide(:fleet) do
   # The options of `again-fleet trigger`, in a fixed order.
   def options
     hosts = Array(resource[:hosts]).map { |host| "--to=#{host}" }
-    limits = %i[delta ttl at_once stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
+    limits = %i[delta ttl parallel stop_after_failures].filter_map { |key| "--#{key.to_s.tr('_', '-')}=#{resource[key]}" unless resource[key].nil? }
     wait = ['--wait'] if resource.wait?
     ["--backend=#{self.class.name}", "--name=#{resource[:name]}", *hosts, *selection, *limits, *wait]
   end
