@@ -39,7 +39,7 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slot" -d 'W
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slots" -d 'Show who runs and who waits, of those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "release" -d 'Take away a node\'s place among those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "locks" -d 'Show which node holds which lock'
-complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Pass a lock on to another candidate'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Move a lock to another candidate'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "ca" -d 'Make certificates for nodes that have no Puppet server'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket'

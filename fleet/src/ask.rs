@@ -14,7 +14,7 @@
 //! | [`Question::Locks`] | [`Answer::Lock`] and [`Answer::IgnoredToken`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Resets`] | [`Answer::Reset`], as often as there are some; or [`Answer::NotSeen`] |
 //! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Pass`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
+//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Move`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
 //! | any | [`Answer::Refused`] in place of all that |
 
 use std::collections::BTreeSet;
@@ -93,7 +93,7 @@ pub enum Question {
     /// Who holds which lock, and who is there; or only, as this node knows them, those for which it is a candidate.
     Locks(bool),
     /// To have a lock go on: which, from which token, and to whom.
-    Pass(Box<Lock>),
+    Move(Box<Lock>),
     /// Resets of this lock that were written by operators whom this node lists.
     Resets(Name),
     /// To reset the tokens of a lock that nobody holds.
@@ -423,7 +423,7 @@ impl Question {
                 | Question::Forget(_)
                 | Question::Slot(_)
                 | Question::Release { .. }
-                | Question::Pass(_)
+                | Question::Move(_)
                 | Question::Resets(_)
                 | Question::Reset(_)
         )

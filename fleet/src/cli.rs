@@ -63,8 +63,8 @@ pub enum Command {
     Release(Release),
     /// Show which node holds which lock
     Locks(Locks),
-    /// Pass a lock on to another candidate
-    Pass(Pass),
+    /// Move a lock to another candidate
+    Move(Move),
     /// See whether this node can fire and be fired at, and what to do where it cannot
     Check(Check),
     /// Make certificates for nodes that have no Puppet server
@@ -299,9 +299,9 @@ pub struct Reset {
     pub token: u64,
 }
 
-/// `again-fleet pass`.
+/// `again-fleet move`.
 #[derive(Debug, Args)]
-pub struct Pass {
+pub struct Move {
     /// The lock
     #[arg(value_name = "LOCK")]
     pub lock: Name,

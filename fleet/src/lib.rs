@@ -129,7 +129,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
         Command::Slots(args) => verbs::slots::main(&flags, &around, &args),
         Command::Release(args) => verbs::slots::release(&flags, &around, &args),
         Command::Locks(args) => verbs::locks::main(&flags, &around, &args),
-        Command::Pass(args) => verbs::locks::pass(&flags, &around, &args),
+        Command::Move(args) => verbs::locks::move_lock(&flags, &around, &args),
         Command::Check(args) => verbs::check::main(&flags, &around, &args),
         Command::Ca(args) => verbs::ca::main(&args),
     }

@@ -184,7 +184,7 @@ pub enum News<R> {
     /// There is none any more. All calls have been answered.
     Lost(String),
     /// Changes below `to/` and `result/` and at this node's own key, below `event/` where there are rules, and below `lock/` and
-    /// `pass/` where there are locks.
+    /// `move/` where there are locks.
     Changes(Vec<Change>),
     /// Below this segment of the keys below `to/` of this node there is more than [`OF_A_SENDER`].
     Cut(String),
@@ -295,7 +295,7 @@ async fn connected<R>(access: &Access, orders: &mut Orders<R>, news: &Teller<R>)
 }
 
 /// What is watched below the fleet's prefix, by the number of the watch.
-const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "pass/", "node/"];
+const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "move/", "node/"];
 /// The watch of this node's own key.
 pub const OWN_KEY: usize = 5;
 
@@ -327,7 +327,7 @@ async fn live<E: Backend, R>(
         }
     };
     let locks = async {
-        let (held, passed) = (Prefix::Locks, Prefix::Passes);
+        let (held, passed) = (Prefix::Locks, Prefix::Moves);
         let (held, passed) = (look(3, held, &again[2]), look(4, passed, &again[3]));
         if E::HAS_PLACES && access.has_locks {
             join(held, passed).await;

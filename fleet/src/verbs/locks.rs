@@ -1,4 +1,4 @@
-//! `again-fleet locks`: which node holds which lock, and resets of their tokens; and `again-fleet pass`.
+//! `again-fleet locks`: which node holds which lock, and resets of their tokens; and `again-fleet move`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::nodes::Roster;
 use super::service::{Conversation, PATIENCE, done, socket};
 use super::{Exit, Problem, clock};
 use crate::ask::{Answer, Question};
-use crate::cli::{self, Locks, LocksCommand, Pass};
+use crate::cli::{self, Locks, LocksCommand, Move};
 use crate::policy::lock::next_number;
 use crate::policy::presence::Presence;
 use crate::settings::{self, Flags, Settings, Surroundings};
@@ -287,7 +287,7 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
 ///
 /// # Errors
 /// This node may not, nobody holds it, the other one cannot, or it did not come to that.
-pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, Problem> {
+pub fn move_lock(flags: &Flags, around: &Surroundings, args: &Move) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let (lock, node) = (&args.lock, &args.node);
     let failed =
@@ -317,7 +317,7 @@ pub fn pass(flags: &Flags, around: &Surroundings, args: &Pass) -> Result<Exit, P
         ));
     }
     let to = Some(node.clone());
-    done(&settings, &Question::Pass(Box::new(Lock { to, ..word })))?;
+    done(&settings, &Question::Move(Box::new(Lock { to, ..word })))?;
     let until = Instant::now() + LONGEST;
     while Instant::now() < until {
         let locks = all(&settings, false)?;

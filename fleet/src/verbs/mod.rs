@@ -10,7 +10,7 @@ pub mod cancel;
 pub mod check;
 /// `again-fleet events`.
 pub mod events;
-/// `again-fleet locks` and `again-fleet pass`.
+/// `again-fleet locks` and `again-fleet move`.
 pub mod locks;
 /// `again-fleet nodes` and `again-fleet forget`.
 pub mod nodes;

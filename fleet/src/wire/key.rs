@@ -65,14 +65,14 @@ pub enum Key {
     },
     /// `lock/NAME`: who holds a lock. Whichever candidate that is signs it.
     Lock(Name),
-    /// `pass/NAME/NODE`: an operator wants a lock to go on.
-    Pass {
+    /// `move/NAME/NODE`: an operator wants a lock to go on.
+    Move {
         /// The lock.
         lock: Name,
         /// The operator's node, which signs this.
         node: Node,
     },
-    /// `pass/NAME/NODE/reset`: an operator resets a lock's tokens.
+    /// `move/NAME/NODE/reset`: an operator resets a lock's tokens.
     Reset {
         /// The lock.
         lock: Name,
@@ -81,7 +81,7 @@ pub enum Key {
     },
 }
 
-/// Last segment of a key of [`Key::Reset`]. It is below `pass/` because all nodes have rights there.
+/// Last segment of a key of [`Key::Reset`]. It is below `move/` because all nodes have rights there.
 const RESET: &str = "reset";
 /// Last segment of a key of [`Key::Targets`]. No id is equal to it.
 const TARGETS: &str = "targets";
@@ -98,7 +98,7 @@ impl Key {
             | Key::Story { node, .. }
             | Key::Event { node, .. }
             | Key::Slot { node, .. }
-            | Key::Pass { node, .. }
+            | Key::Move { node, .. }
             | Key::Reset { node, .. } => node,
         })
     }
@@ -148,9 +148,9 @@ impl Key {
                 written(namespace, "slot", &[group.as_str(), node.as_str()])
             }
             Key::Lock(lock) => written(namespace, "lock", &[lock.as_str()]),
-            Key::Pass { lock, node } => written(namespace, "pass", &[lock.as_str(), node.as_str()]),
+            Key::Move { lock, node } => written(namespace, "move", &[lock.as_str(), node.as_str()]),
             Key::Reset { lock, node } => {
-                written(namespace, "pass", &[lock.as_str(), node.as_str(), RESET])
+                written(namespace, "move", &[lock.as_str(), node.as_str(), RESET])
             }
         }
     }
@@ -210,11 +210,11 @@ impl Key {
                 node: node.parse()?,
             },
             ("lock", [lock]) => Key::Lock(lock.parse()?),
-            ("pass", [lock, node]) => Key::Pass {
+            ("move", [lock, node]) => Key::Move {
                 lock: lock.parse()?,
                 node: node.parse()?,
             },
-            ("pass", [lock, node, RESET]) => Key::Reset {
+            ("move", [lock, node, RESET]) => Key::Reset {
                 lock: lock.parse()?,
                 node: node.parse()?,
             },
@@ -253,9 +253,9 @@ pub enum Prefix<'a> {
     /// Who holds any lock.
     Locks,
     /// What operators want with any lock.
-    Passes,
+    Moves,
     /// What operators want with this lock.
-    PassesOf(&'a Name),
+    MovesOf(&'a Name),
 }
 
 impl Prefix<'_> {
@@ -276,8 +276,8 @@ impl Prefix<'_> {
             Prefix::Slots(group) => written(namespace, "slot", &[group.as_str()]),
             Prefix::AllSlots => written(namespace, "slot", &[]),
             Prefix::Locks => written(namespace, "lock", &[]),
-            Prefix::Passes => written(namespace, "pass", &[]),
-            Prefix::PassesOf(lock) => written(namespace, "pass", &[lock.as_str()]),
+            Prefix::Moves => written(namespace, "move", &[]),
+            Prefix::MovesOf(lock) => written(namespace, "move", &[lock.as_str()]),
         };
         text.push('/');
         text
@@ -342,7 +342,7 @@ pub(crate) mod tests {
             }),
             (name(), node()).prop_map(|(group, node)| Key::Slot { group, node }),
             name().prop_map(Key::Lock),
-            (name(), node()).prop_map(|(lock, node)| Key::Pass { lock, node }),
+            (name(), node()).prop_map(|(lock, node)| Key::Move { lock, node }),
             (name(), node()).prop_map(|(lock, node)| Key::Reset { lock, node }),
         ]
     }
@@ -430,7 +430,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|beat|event|slot|lock|pass)?[a-z/%=A-F0-9.]{0,40}") {
+        fn any_text_is_taken_or_refused(text in "(again/v1/test/)?(to|node|result|story|beat|event|slot|lock|move)?[a-z/%=A-F0-9.]{0,40}") {
             if let Ok(key) = Key::decode(&text, &namespace()) {
                 prop_assert_eq!(key.encode(&namespace()), text);
             }

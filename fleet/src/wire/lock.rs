@@ -32,7 +32,7 @@ pub struct Lock {
     pub since: u64,
     /// Who else may, as far as the holder knows.
     pub candidates: Vec<Node>,
-    /// At `pass/NAME/NODE`, where the node is an operator that wants the lock to go on: to whom, from the one with this token. Nothing else
+    /// At `move/NAME/NODE`, where the node is an operator that wants the lock to go on: to whom, from the one with this token. Nothing else
     /// there means anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Node>,
@@ -44,7 +44,7 @@ impl Placed for Lock {
     fn place(&self) -> (Key, &Node) {
         let (lock, node) = (self.lock.clone(), self.node.clone());
         let key = match self.to {
-            Some(_) => Key::Pass { lock, node },
+            Some(_) => Key::Move { lock, node },
             None => Key::Lock(lock),
         };
         (key, &self.node)
@@ -63,7 +63,7 @@ impl Content for Lock {
     }
 }
 
-/// What an operator's node signs at `pass/NAME/NODE/reset`: from which token on a lock that nobody holds is taken. It stays there for
+/// What an operator's node signs at `move/NAME/NODE/reset`: from which token on a lock that nobody holds is taken. It stays there for
 /// candidates that are away.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {

@@ -439,7 +439,7 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     }
     let first = created.expect("created");
     // What may be written only while nobody has a place is refused now, and written afterwards.
-    let aside = stage.key("pass/g/a");
+    let aside = stage.key("move/g/a");
     let refused = backend.put_unless(&aside, b"x", &key).await;
     assert_eq!(refused, Err(Error::Conflict));
     let written = async || {

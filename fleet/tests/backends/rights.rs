@@ -208,7 +208,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         let evicted = web2.remove_while(&place, there, (&beat, at)).await;
         assert_eq!(evicted, Ok(()));
         // Any of them may be a candidate, or an operator's.
-        for below in ["lock/db", "pass/db/web1=test"] {
+        for below in ["lock/db", "move/db/web1=test"] {
             let there = web1.put(&key(below), b"x", None).await.expect(below);
             assert_eq!(web2.list(&key(below)).await.expect(below).values.len(), 1);
             web2.remove(&key(below), there).await.expect(below);

@@ -246,7 +246,7 @@ fn hold_a_lock(prepared: [Prepare; 3]) {
         agree(&all, 0) == held
     });
     for to in [NAMES[2], NAMES[0]] {
-        let passed = locks::output(all[1], &["pass", "db", to]);
+        let passed = locks::output(all[1], &["move", "db", to]);
         assert!(passed.status.success(), "{}", locks::said(&passed));
         let now = agree(&all, held.1);
         assert_eq!(now, (to.to_owned(), held.1 + 1));

@@ -309,7 +309,7 @@ fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
     let all: Vec<&Node> = nodes.iter().collect();
     let first = agree(&all, 0);
     assert_eq!(first.0, "n03.test");
-    let pass = |node: &Node, to: &str| output(node, &["pass", "db", to]);
+    let pass = |node: &Node, to: &str| output(node, &["move", "db", to]);
     let refused = pass(&nodes[0], "n01.test");
     assert_eq!(refused.status.code(), Some(1));
     assert!(
@@ -325,7 +325,7 @@ fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
         assert!(said(&refused).contains(why), "{}", said(&refused));
     }
     assert!(
-        said(&output(&nodes[1], &["pass", "x", "n01.test"])).contains("nobody holds such a lock")
+        said(&output(&nodes[1], &["move", "x", "n01.test"])).contains("nobody holds such a lock")
     );
     let passed = pass(&nodes[1], "n01.test");
     assert!(passed.status.success(), "{}", said(&passed));
@@ -415,13 +415,13 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     };
     straight
         .put(
-            "pass/db/web1=test",
+            "move/db/web1=test",
             &sealed_as("web1.test", &pass("web1.test")),
         )
         .expect("put");
     straight
         .put(
-            "pass/db/n02=test",
+            "move/db/n02=test",
             &sealed_as("web1.test", &pass("n02.test")),
         )
         .expect("put");
@@ -438,14 +438,14 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         ..pass("n02.test")
     };
     straight
-        .put("pass/db/n02=test", &sealed_as("n02.test", &late))
+        .put("move/db/n02=test", &sealed_as("n02.test", &late))
         .expect("put");
     stays("the same holder", Duration::from_secs(2), || {
         agree(&all, 0) == first
     });
     straight
         .put(
-            "pass/db/n02=test",
+            "move/db/n02=test",
             &sealed_as("n02.test", &pass("n02.test")),
         )
         .expect("put");
@@ -496,7 +496,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
         number: walltime().millis() + 60_000,
         before: Vec::new(),
     };
-    let place = "pass/db/n02=test/reset";
+    let place = "move/db/n02=test/reset";
     straight
         .put(place, &sealed_as("n02.test", &ahead))
         .expect("put");
@@ -504,7 +504,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     let mut later = ahead.clone();
     later.node = "web1.test".parse().expect("a certname");
     later.number += 150_000;
-    let other = "pass/db/web1=test/reset";
+    let other = "move/db/web1=test/reset";
     straight
         .put(other, &sealed_as("web1.test", &later))
         .expect("put");
@@ -532,7 +532,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     };
     for (key, bytes) in [
         (place, forged("n02.test")),
-        ("pass/db/web1=test/reset", forged("web1.test")),
+        ("move/db/web1=test/reset", forged("web1.test")),
     ] {
         straight.put(key, &bytes).expect("put");
     }
@@ -559,7 +559,7 @@ fn one_that_has_lost_the_backend_says_so_and_takes_nothing_back() {
     one.set_also(&format!("endpoints = ['localhost:{}']", relay.port));
     one.start_anew();
     one.is_linked(true);
-    let passed = output(&nodes[1], &["pass", "db", one.name]);
+    let passed = output(&nodes[1], &["move", "db", one.name]);
     assert!(passed.status.success(), "{}", said(&passed));
     let first = agree(&all, 0);
     assert_eq!(first.0, one.name);
@@ -599,7 +599,7 @@ fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
     for words in [
         &["locks"][..],
         &["locks", "--own"],
-        &["pass", "db", "n02.test"],
+        &["move", "db", "n02.test"],
         &["locks", "reset", "db", "7"],
     ] {
         let refused = output(&node, words);
@@ -712,7 +712,7 @@ impl Many {
                 let to = NAMES[n];
                 // The backend may choose a leader just then, and tell so; a person tries again.
                 until("it to be passed on", || {
-                    output(&self.nodes[1], &["pass", "db", to]).status.success()
+                    output(&self.nodes[1], &["move", "db", to]).status.success()
                 });
                 is_same = to == before.0;
             }

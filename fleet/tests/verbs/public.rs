@@ -49,7 +49,7 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
         ("beat.1", of("beat/NODE")),
         ("slot.1", of("slot/GROUP/NODE")),
         ("lock.1", of("lock/NAME")),
-        ("reset.1", of("pass/NAME/NODE/reset")),
+        ("reset.1", of("move/NAME/NODE/reset")),
     ])
 }
 

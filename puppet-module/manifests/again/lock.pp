@@ -2,7 +2,7 @@
 #   Makes this node a candidate for a lock, which one of some nodes holds at a time: the master of a database, say
 #
 # Declare it on every candidate, with the same `candidates`. The service of one of them holds the lock, from one run to the next and over
-# restarts and upgrades, until it is away for a minute, or until an operator has `again-fleet pass` pass it on. Each change of holder has
+# restarts and upgrades, until it is away for a minute, or until an operator moves it with `again-fleet move`. Each change of holder has
 # Puppet run on all candidates. The fact `again_fleet` tells in `locks` of each: `holder`, which is undef unless it is certain; `is_mine`;
 # `token`, which grows with each change of holder; `since`; and `why` the holder is not certain.
 #

@@ -213,7 +213,7 @@ impl Driver {
                 }
                 (Ok(Key::Node(node)), change) if node == self.me => self.own_key_changed(change),
                 (Ok(Key::Lock(name)), change) => self.lock_changed(&name, change),
-                (Ok(key @ Key::Pass { .. }), Change::Put(value)) => self.pass_seen(&key, &value),
+                (Ok(key @ Key::Move { .. }), Change::Put(value)) => self.move_seen(&key, &value),
                 (Ok(key @ Key::Reset { .. }), Change::Put(value)) => {
                     self.reset_seen(&key, &value);
                 }
@@ -464,7 +464,7 @@ impl Driver {
                 Ok(ask::Answer::Reset(Box::new(reset)))
             }
             // Beside that, and among stories.
-            Key::Pass { .. } | Key::Targets { .. } => Err(Ignored {
+            Key::Move { .. } | Key::Targets { .. } => Err(Ignored {
                 why: "nobody asked for it".to_owned(),
                 is_news: false,
             }),

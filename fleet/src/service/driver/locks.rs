@@ -30,7 +30,7 @@ const JITTER: u64 = 500_000_000;
 /// How long a candidate that is away may take it that there is another holder.
 const TTL: Span = Span::from_secs(3600);
 /// How long an operator's word is there.
-const PASS: Duration = Duration::from_secs(60);
+const MOVE_TTL: Duration = Duration::from_secs(60);
 
 impl Driver {
     /// What is known of locks, as of now.
@@ -93,7 +93,7 @@ impl Driver {
     }
 
     /// An operator wants a lock to go on, or somebody who says so.
-    pub(super) fn pass_seen(&mut self, key: &Key, value: &Value) {
+    pub(super) fn move_seen(&mut self, key: &Key, value: &Value) {
         let word = self.seals.read(&value.bytes, key);
         let word = word.and_then(|word: Word| {
             self.is_operator(&value.bytes, &word.node)?;
@@ -297,7 +297,7 @@ impl Driver {
                 Effect::Look(name) => {
                     let candidates = self.locks.lock(&name).map(|lock| lock.candidates.clone());
                     let nodes = candidates.into_iter().flatten().map(Key::Node);
-                    let passes = Prefix::PassesOf(&name).encode(&self.namespace);
+                    let passes = Prefix::MovesOf(&name).encode(&self.namespace);
                     let keys = [Key::Lock(name.clone())].into_iter().chain(nodes);
                     let keys = keys.map(|key| key.encode(&self.namespace));
                     let keys = keys.chain([passes]).collect();
@@ -406,12 +406,12 @@ impl Driver {
         self.locks.doubt(&word).map_or(Ok(word), Err)
     }
 
-    /// Asks the one that holds a lock to pass it on.
-    pub(super) fn pass(&mut self, client: Client, word: Word) {
+    /// Asks the one that holds a lock to move it.
+    pub(super) fn move_lock(&mut self, client: Client, word: Word) {
         let node = self.me.clone();
         let word = Word { node, ..word };
         let (lock, node) = (word.lock.clone(), word.node.clone());
-        let key = Key::Pass { lock, node };
+        let key = Key::Move { lock, node };
         let draft = self.may("passes no locks on").and_then(|()| {
             let draft = Draft::new(&self.namespace, &word);
             draft.map_err(|e| e.to_string())
@@ -420,7 +420,7 @@ impl Driver {
             Ok(bytes) => self.order(Call::Put {
                 key,
                 bytes,
-                ttl: Some(PASS),
+                ttl: Some(MOVE_TTL),
                 needs_room: false,
                 then: then(move |driver, answer| driver.pass_told(client, answer)),
             }),

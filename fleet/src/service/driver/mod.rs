@@ -176,7 +176,7 @@ pub struct Driver {
     queued: Vec<(TriggerKey, u32)>,
     locks: Locks,
     beats: Beats,
-    /// Who may take places away, and pass locks on.
+    /// Who may take places away, and move locks.
     pub operators: Vec<Who>,
 }
 

@@ -80,8 +80,8 @@ impl Driver {
             }
             Question::Release { group, node } => self.release(client, group, node),
             Question::Locks(own) => self.show_locks(client, own),
-            Question::Pass(word) => self.pass(client, *word),
-            Question::Resets(lock) => self.look(client, &[Prefix::PassesOf(&lock)]),
+            Question::Move(word) => self.move_lock(client, *word),
+            Question::Resets(lock) => self.look(client, &[Prefix::MovesOf(&lock)]),
             Question::Reset(reset) => self.reset(client, *reset),
             Question::Nodes => self.ask_nodes(client),
             Question::Story(origin) => {

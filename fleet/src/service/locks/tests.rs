@@ -677,7 +677,7 @@ impl World {
     }
 
     fn hear(&mut self, n: usize) {
-        // What is below `pass/` comes on a way of its own.
+        // What is below `move/` comes on a way of its own.
         if self.nodes[n].is_linked
             && self.nodes[n].resets < self.store.resets.len()
             && self.dice.random_bool(0.5)
