@@ -240,7 +240,7 @@ type Written = std::result::Result<(Walltime, Summary), String>;
 
 /// How a rerun ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct Finding {
     outcome: Outcome,
     evidence: String,
     ended: Option<Walltime>,
@@ -315,14 +315,14 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
 /// A summary holds the outcome of the newest run, a rerun or not. One from before the rerun, one from after the next
 /// run that is known of, and one from long after the rerun's last line of output are not its own; then the outcome is
 /// unknown, and the evidence says why.
-fn tell(traces: &Traces) -> Told {
+fn tell(traces: &Traces) -> Finding {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
         let caution = match traces.wrote {
             None => "; it wrote no output and may not have begun",
             Some(_) => "",
         };
-        Told {
+        Finding {
             outcome: Outcome::Unknown,
             evidence: format!("{}{why}{caution}", stopped.unwrap_or_default()),
             ended: traces.wrote,
@@ -376,7 +376,7 @@ fn tell(traces: &Traces) -> Told {
         },
     };
     let stopped = traces.stopped.as_ref().map(|how| format!("; {how}"));
-    Told {
+    Finding {
         outcome,
         evidence: format!(
             "{numbers}, by {path}{caution}{}",

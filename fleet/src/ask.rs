@@ -507,7 +507,7 @@ impl Answer {
                     .collect()
             }
             Answer::Progress {
-                news: News::Told(_, why),
+                news: News::Status(_, why),
                 ..
             } => vec![why],
             Answer::Slot(slot, _) => vec![&slot.why],
@@ -728,7 +728,7 @@ mod tests {
                 until: 9,
                 selection: Some(SelectionState::NotStored("full".to_owned())),
             }),
-            progress(News::Told(Outcome::Changed, "in 3 s".to_owned())),
+            progress(News::Status(Outcome::Changed, "in 3 s".to_owned())),
             progress(News::ReplacedBy(Id::from_bits(8))),
             progress(News::NoAnswer),
             Answer::How(Box::new(how())),
@@ -906,7 +906,7 @@ mod tests {
             },
             Answer::LeftOut("x".repeat(MOST_WORDS + 1)),
             Answer::Failed(node("a"), "\n".to_owned()),
-            progress(News::Told(Outcome::Failed, "\r".to_owned())),
+            progress(News::Status(Outcome::Failed, "\r".to_owned())),
             Answer::How(Box::new(How {
                 failures: vec![failure("\u{7f}")],
                 ..how()

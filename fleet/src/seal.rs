@@ -155,7 +155,7 @@ impl Seals {
             (Content::Targets(list), _) => Draft::new(&self.namespace, list),
             (Content::Trigger(trigger), _) => Draft::new(&self.namespace, trigger),
             (Content::Selection(_), _) => Err(Malformed::new("a selection is never sent")),
-            (Content::Told { told, lineage, .. }, Key::Story { origin, .. }) => {
+            (Content::Status { told, lineage, .. }, Key::Story { origin, .. }) => {
                 let of = lineage.0.iter().find(|one| one.id == *origin);
                 let origin = of.ok_or_else(|| Malformed::new("that is another one's story"))?;
                 let entry = Entry {
@@ -164,7 +164,7 @@ impl Seals {
                 };
                 Draft::new(&self.namespace, &entry)
             }
-            (Content::Told { told, .. }, _) => Draft::new(&self.namespace, told),
+            (Content::Status { told, .. }, _) => Draft::new(&self.namespace, told),
         }
     }
 

@@ -17,7 +17,7 @@ use again_fleet::wire::key::Key;
 use again_fleet::wire::lineage::{Cause, Lineage};
 use again_fleet::wire::rule_match::RuleMatch;
 use again_fleet::wire::name::{Id, Namespace};
-use again_fleet::wire::outcome::{Entry, Outcome, Told};
+use again_fleet::wire::outcome::{Entry, Outcome, TriggerStatus};
 use again_fleet::wire::trigger::Trigger;
 use again_fleet::{ask, handover};
 
@@ -100,7 +100,7 @@ pub fn envelope(bytes: &[u8]) {
     let opened = envelope.open::<Trigger, Signer, Untrusted>(&namespace(), verify);
     assert!(opened.is_err(), "nobody has the key");
     // Had somebody signed it.
-    let _ = (open::<Trigger>(bytes), open::<Told>(bytes));
+    let _ = (open::<Trigger>(bytes), open::<TriggerStatus>(bytes));
     let _ = (open::<Entry>(bytes), open::<Inventory>(bytes));
 }
 
@@ -114,7 +114,7 @@ pub fn body(bytes: &[u8]) {
             drop(read::<Batch>(body));
             line(body);
         }
-        0 => drop(read::<Told>(body)),
+        0 => drop(read::<TriggerStatus>(body)),
         1 => drop(read::<Entry>(body)),
         2 => drop(read::<Inventory>(body)),
         _ => {

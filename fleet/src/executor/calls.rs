@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 
 /// An event as a program is told of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct EventInput {
     /// Where it happened.
     pub node: Node,
     /// The run in which it did.
@@ -57,7 +57,7 @@ pub struct Call {
     /// The same for the same rule and event, however often they come.
     pub id: Id,
     /// The event.
-    pub event: Told,
+    pub event: EventInput,
 }
 
 /// What a program reads from its standard input.
@@ -76,7 +76,7 @@ struct Input<'a> {
 impl Call {
     /// What its program reads from its standard input: an object of JSON on one line.
     pub fn input(&self) -> Vec<u8> {
-        let Told {
+        let EventInput {
             node,
             run,
             environment,
@@ -258,7 +258,7 @@ mod tests {
             command: vec!["/bin/true".to_owned()],
             timeout: Span::from_secs(60),
             id: Id::from_bits(n.into()),
-            event: Told {
+            event: EventInput {
                 node: batch.node,
                 run: batch.run,
                 environment: batch.begun.environment,

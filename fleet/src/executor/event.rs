@@ -1,7 +1,7 @@
 //! An event that matched a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
 //! node's own rules.
 
-use super::calls::{Call, Told};
+use super::calls::{Call, EventInput};
 use crate::identity::verifier::Verifier;
 use crate::identity::{Signer, Untrusted};
 use crate::policy::judge::Signed;
@@ -102,7 +102,7 @@ impl Happened {
             command: rule.command.clone(),
             timeout: rule.timeout,
             id: trigger.id.clone(),
-            event: Told {
+            event: EventInput {
                 node: node.clone(),
                 run: run.clone(),
                 environment: self.batch.begun.environment.clone(),

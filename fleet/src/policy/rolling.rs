@@ -9,7 +9,7 @@ use again_base::model::{Boottime, Span};
 
 use crate::wire::key::Key;
 use crate::wire::name::{Id, Name, Node};
-use crate::wire::outcome::{Outcome, Told};
+use crate::wire::outcome::{Outcome, TriggerStatus};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
@@ -47,7 +47,7 @@ pub enum Fact {
     /// The sender's list.
     Targets(Targets),
     /// What a target has published of its trigger.
-    Told(Told),
+    Status(TriggerStatus),
     /// A node has a slot, or waits for one.
     Slot(Node),
 }
@@ -122,7 +122,7 @@ impl Count {
                     (self.origin, self.open) = (Some(list.origin), list.targets);
                 }
             }
-            Fact::Told(told) => {
+            Fact::Status(told) => {
                 let is_of_run = (&told.sender, &told.id) == (&self.sender, &self.id);
                 if is_of_run && self.open.contains(&told.target) {
                     self.ended_or_began(told);
@@ -132,7 +132,7 @@ impl Count {
         }
     }
 
-    fn ended_or_began(&mut self, told: Told) {
+    fn ended_or_began(&mut self, told: TriggerStatus) {
         if told.outcome.is_final() {
             self.open.remove(&told.target);
             if told.outcome.counts_as_failed() {
@@ -293,7 +293,7 @@ mod tests {
                 } => {
                     assert_eq!(*origin, Id::from_bits(1));
                     let outcome = *self.told.get(node)?;
-                    Some(Fact::Told(told(node, trigger, outcome)))
+                    Some(Fact::Status(told(node, trigger, outcome)))
                 }
                 Key::Slot { group: of, node } => {
                     assert_eq!(*of, group());
@@ -322,9 +322,9 @@ mod tests {
         }
     }
 
-    fn told(target: &Node, id: &Id, outcome: Outcome) -> Told {
+    fn told(target: &Node, id: &Id, outcome: Outcome) -> TriggerStatus {
         let trigger = trigger();
-        Told {
+        TriggerStatus {
             id: id.clone(),
             number: 1,
             sender: trigger.sender,
@@ -382,12 +382,12 @@ mod tests {
         let mut count = count(1);
         let stored = Stored::new(1);
         assert_eq!(stored.look(&mut count, at(1)).0, Effect::Begin);
-        count.record(Fact::Told(told(
+        count.record(Fact::Status(told(
             &node("n0"),
             &Id::from_bits(8),
             Outcome::Failed,
         )));
-        count.record(Fact::Told(told(
+        count.record(Fact::Status(told(
             &node("other"),
             &Id::from_bits(RUN),
             Outcome::Failed,

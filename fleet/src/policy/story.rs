@@ -64,7 +64,7 @@ pub struct Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Its target told this, at that time of its own clock.
-    Told(Outcome, u64),
+    Known(Outcome, u64),
     /// It was fired here, and may be taken until then by our clock.
     OnTheWay(u64),
 }
@@ -73,7 +73,7 @@ impl State {
     /// In a word.
     pub fn word(self) -> String {
         match self {
-            State::Told(outcome, _) => outcome.to_string(),
+            State::Known(outcome, _) => outcome.to_string(),
             State::OnTheWay(_) => "on its way".to_owned(),
         }
     }
@@ -82,7 +82,7 @@ impl State {
 impl Step {
     /// Whether nothing more becomes of it.
     pub fn is_over(&self) -> bool {
-        let is_final = matches!(self.state, State::Told(outcome, _) if outcome.is_final());
+        let is_final = matches!(self.state, State::Known(outcome, _) if outcome.is_final());
         is_final && self.ran.as_ref().is_none_or(|ran| !ran.more)
     }
 
@@ -202,7 +202,7 @@ fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
         target: told.target,
         name: told.name,
         path: origin.path,
-        state: State::Told(told.outcome, told.at),
+        state: State::Known(told.outcome, told.at),
         ran: told.ran,
         parent: None,
         depth: 0,
@@ -278,7 +278,7 @@ pub fn nodes(story: &Story) -> usize {
 pub(crate) mod tests {
     use super::*;
     use crate::wire::lineage::Origin;
-    use crate::wire::outcome::Told;
+    use crate::wire::outcome::TriggerStatus;
     use proptest::prelude::*;
 
     fn node(name: &str) -> Node {
@@ -298,7 +298,7 @@ pub(crate) mod tests {
             more: false,
         });
         Entry {
-            told: Told {
+            told: TriggerStatus {
                 id: Id::from_bits(bits),
                 number: fired,
                 sender: path[path.len() - 1].clone(),
@@ -421,7 +421,7 @@ pub(crate) mod tests {
         assert!(!on_the_way.is_over());
         let told = Story::of(vec![one], vec![trigger], None, [0; 2]).expect("a story");
         assert_eq!((told.steps.len(), told.is_over()), (1, true));
-        assert_eq!(told.steps[0].state, State::Told(Outcome::Changed, 1001));
+        assert_eq!(told.steps[0].state, State::Known(Outcome::Changed, 1001));
     }
 
     /// Entries of one origin, on nodes of which some have told nothing, at any times.

@@ -176,8 +176,8 @@ impl Caller {
             return;
         }
         match news {
-            News::Told(outcome, _) if !outcome.is_final() => {}
-            News::Told(..) | News::NoAnswer => {
+            News::Status(outcome, _) if !outcome.is_final() => {}
+            News::Status(..) | News::NoAnswer => {
                 follows.remove(way);
             }
             News::ReplacedBy(id) => {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn told(outcome: Outcome) -> News {
-        News::Told(outcome, String::new())
+        News::Status(outcome, String::new())
     }
 
     /// What they were told, in words.
@@ -221,7 +221,7 @@ mod tests {
             Answer::Failed(node, _) => format!("failed {node}"),
             Answer::Said(_) => "said".to_owned(),
             Answer::Progress { target, news, .. } => match news {
-                News::Told(outcome, _) => format!("{target} {outcome}"),
+                News::Status(outcome, _) => format!("{target} {outcome}"),
                 News::ReplacedBy(_) => format!("{target} replaced"),
                 News::NoAnswer => format!("{target} silent"),
             },

@@ -84,7 +84,7 @@ impl Keep {
             LetterId::Node | LetterId::Targets(_) | LetterId::To(..) | LetterId::Selection(..) => {
                 &mut self.fired
             }
-            LetterId::Told(_) => &mut self.told,
+            LetterId::Status(_) => &mut self.told,
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
         state.early.remove(place);
         return Some(Early::Over(why));
     }
-    let letter = state.letters.get(&LetterId::Told(which.clone()));
+    let letter = state.letters.get(&LetterId::Status(which.clone()));
     let is_told = letter.is_some_and(|letter| is_told(letter, state.rules.skew, now));
     state.early.insert(place.clone(), (which, since));
     Some(Early::Held(
@@ -52,7 +52,7 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
 
 /// Whether a letter tells that its trigger is held, and no clock was set here since.
 fn is_told(letter: &Letter, skew: Span, now: &Moment) -> bool {
-    let Content::Told { told, .. } = &letter.content else {
+    let Content::Status { told, .. } = &letter.content else {
         return false;
     };
     let began = &letter.term.began;

@@ -12,7 +12,7 @@ use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Name, Node};
-use crate::wire::outcome::{Outcome, Told};
+use crate::wire::outcome::{Outcome, TriggerStatus};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
@@ -29,7 +29,7 @@ pub enum LetterId {
     /// The newest selection of a name, of the node whose change it is.
     Selection(Node, Name),
     /// What is told of a trigger.
-    Told(TriggerKey),
+    Status(TriggerKey),
 }
 
 /// For the outbox: no two letters have the same.
@@ -40,7 +40,7 @@ impl fmt::Display for LetterId {
             LetterId::Targets(id) => write!(f, "targets/{id}"),
             LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
             LetterId::Selection(node, name) => write!(f, "selection/{node}/{name}"),
-            LetterId::Told(which) => {
+            LetterId::Status(which) => {
                 let TriggerKey {
                     sender,
                     name,
@@ -78,9 +78,9 @@ pub enum Content {
     /// Selection that is resolved later. It stays on this node's disk.
     Selection(StoredSelection),
     /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
-    Told {
+    Status {
         /// The result.
-        told: Told,
+        told: TriggerStatus,
         /// The trigger's.
         lineage: Lineage,
         /// Whether its turn in a rolling run has come, so that it may be taken. Nobody else is told that.
@@ -97,7 +97,7 @@ impl Content {
             Content::Targets(list) => BTreeSet::from([list.key()]),
             Content::Trigger(trigger) => BTreeSet::from([trigger.key()]),
             Content::Selection(_) => BTreeSet::new(),
-            Content::Told { told, lineage, .. } => {
+            Content::Status { told, lineage, .. } => {
                 let story = |origin: &crate::wire::lineage::Origin| Key::Story {
                     node: told.target.clone(),
                     origin: origin.id.clone(),
@@ -119,7 +119,7 @@ impl Content {
     /// Where it goes if other targets of a rolling run count it: that a run began, or failed. Results decide nothing.
     pub(super) fn counted_keys(&self) -> BTreeSet<Key> {
         match self {
-            Content::Told { told, .. } if told.outcome.is_counted() => {
+            Content::Status { told, .. } if told.outcome.is_counted() => {
                 let mut keys = self.keys();
                 keys.remove(&told.key());
                 keys
@@ -130,6 +130,6 @@ impl Content {
 
     /// Whether it tells of a trigger that came from this origin.
     pub(super) fn comes_from(&self, origin: &Id) -> bool {
-        matches!(self, Content::Told { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
+        matches!(self, Content::Status { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn send(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec
     let is_early = match id {
         LetterId::Node => !state.own_key.is_seen,
         LetterId::To(..) => waits(state),
-        LetterId::Targets(_) | LetterId::Selection(..) | LetterId::Told(_) => false,
+        LetterId::Targets(_) | LetterId::Selection(..) | LetterId::Status(_) => false,
     };
     if is_unkept || is_early {
         return;

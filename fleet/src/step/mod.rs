@@ -46,7 +46,7 @@ mod turns;
 use again_base::model::{Boottime, Moment};
 
 use self::model::{Action, Event, LetterId, State};
-use crate::wire::outcome::Told;
+use crate::wire::outcome::TriggerStatus;
 
 /// Takes one step.
 #[must_use]
@@ -151,7 +151,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 }
 
 /// Hears what became of a trigger. A stored selection may wait for that.
-fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<Action>) {
+fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
     let letter = LetterId::To(told.target.clone(), told.name.clone());
     sender::heard(state, told, now, out);
     selections::settle(state, &letter, now, out);

@@ -19,7 +19,7 @@ use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Name, Node};
-use crate::wire::outcome::{Outcome, Ran, Told};
+use crate::wire::outcome::{Outcome, Ran, TriggerStatus};
 use crate::wire::quota::Quotas;
 use crate::wire::trigger::Trigger;
 
@@ -48,7 +48,7 @@ pub enum Event {
     /// This register stands there no longer.
     Gone(Place),
     /// A target told this; its signature holds.
-    Heard(Told),
+    Heard(TriggerStatus),
     /// A letter was signed and is on disk, or could not be kept.
     Kept {
         /// The letter.
@@ -234,7 +234,7 @@ pub enum Action {
 #[serde(rename_all = "snake_case")]
 pub enum News {
     /// The target told this.
-    Told(Outcome, String),
+    Status(Outcome, String),
     /// A newer trigger with this id took its place, and stands for it as well unless it had been taken back.
     ReplacedBy(Id),
     /// The target told nothing in time.
@@ -379,7 +379,7 @@ impl State {
                     state.first = draft.version;
                     state.own_key.last = inventory.order();
                 }
-                Content::Targets(_) | Content::Selection(_) | Content::Told { .. } => {}
+                Content::Targets(_) | Content::Selection(_) | Content::Status { .. } => {}
             }
             let mut letter = Letter::new(draft.content, draft.version, draft.term);
             letter.kept = draft.version;
@@ -472,9 +472,9 @@ impl Letter {
     }
 
     /// The result that it is, and the way of its trigger.
-    pub fn told(&self) -> Option<(&Told, &Lineage)> {
+    pub fn told(&self) -> Option<(&TriggerStatus, &Lineage)> {
         match &self.content {
-            Content::Told { told, lineage, .. } => Some((told, lineage)),
+            Content::Status { told, lineage, .. } => Some((told, lineage)),
             _ => None,
         }
     }

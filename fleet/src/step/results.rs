@@ -11,7 +11,7 @@ use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;
-use crate::wire::outcome::{self, Outcome, Ran, Stopped, Told};
+use crate::wire::outcome::{self, Outcome, Ran, Stopped, TriggerStatus};
 use crate::wire::trigger::{MOST_TTL, Trigger};
 
 /// How many unknown senders are told at a time that they are refused; they must not fill the outbox.
@@ -35,7 +35,7 @@ pub(super) fn stopped(
 ) {
     for one in stopped {
         let came_here = state.letters.iter().filter_map(|(id, letter)| match id {
-            LetterId::Told(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
+            LetterId::Status(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
             _ => None,
         });
         let came_here: Vec<TriggerKey> = came_here.collect();
@@ -54,12 +54,12 @@ pub(super) fn stopped(
 
 /// Tells what became of a trigger once more, with the ways that were stopped since.
 fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
-    let id = LetterId::Told(which.clone());
+    let id = LetterId::Status(which.clone());
     let Some(letter) = state.letters.get(&id) else {
         return;
     };
     let (version, term) = (letter.version + 1, letter.term.clone());
-    let Content::Told {
+    let Content::Status {
         mut told,
         lineage,
         has_turn,
@@ -75,7 +75,7 @@ fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<
     let draft = Draft {
         letter: id,
         version,
-        content: Content::Told {
+        content: Content::Status {
             told,
             lineage,
             has_turn,
@@ -155,11 +155,11 @@ pub(super) fn tell(
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let id = LetterId::Told(which.clone());
+    let id = LetterId::Status(which.clone());
     let why = outcome::words(news.why);
     let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
     if let Some(letter) = state.letters.get_mut(&id)
-        && let Content::Told { told, has_turn, .. } = &letter.content
+        && let Content::Status { told, has_turn, .. } = &letter.content
     {
         ran = ran.or_else(|| told.ran.clone());
         let is_same = (told.outcome, told.above) == (news.outcome, news.above)
@@ -183,7 +183,7 @@ pub(super) fn tell(
         )));
         return;
     }
-    let told = Told {
+    let told = TriggerStatus {
         id: which.id.clone(),
         number: which.number,
         sender: which.sender.clone(),
@@ -200,7 +200,7 @@ pub(super) fn tell(
     let draft = Draft {
         letter: id,
         version,
-        content: Content::Told {
+        content: Content::Status {
             told,
             lineage: news.lineage.clone(),
             has_turn: news.has_turn,
@@ -219,14 +219,14 @@ pub(super) fn tell(
 /// if the sender's clock was set back.
 fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: bool) {
     let id = |number, bits| {
-        LetterId::Told(TriggerKey {
+        LetterId::Status(TriggerKey {
             number,
             id: Id::from_bits(bits),
             ..which.clone()
         })
     };
     let (first, last) = (id(0, 0), id(u64::MAX, u128::MAX));
-    let this = LetterId::Told(which.clone());
+    let this = LetterId::Status(which.clone());
     let place = (which.sender.clone(), which.name.clone());
     let stands = state.registers.get(&place);
     let stands = stands.is_some_and(|register| register.is(which));
@@ -258,7 +258,7 @@ fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: 
 
 /// Tells what became of a trigger in the story only, unless its sender, whose clock may have been set back, has to hear of a number.
 fn leave_result(letter: &mut Letter) {
-    if let Content::Told { told, .. } = &letter.content
+    if let Content::Status { told, .. } = &letter.content
         && told.above.is_none()
     {
         letter.left.remove(&told.key());
@@ -268,7 +268,7 @@ fn leave_result(letter: &mut Letter) {
 /// Lets go of what was told, once the backend has it and nobody can ask again. What still runs is told when it ends.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let goes_on = |letter: &Letter| {
-        matches!(&letter.content, Content::Told { told, .. }
+        matches!(&letter.content, Content::Status { told, .. }
             if told.goes_on() && now.wall.since(Walltime::from_millis(told.at)) < LONGEST_RUN)
     };
     drop_told(state, out, |letter| {
@@ -306,7 +306,7 @@ pub(super) fn until(state: &State, trigger: &Trigger, now: &Moment) -> Walltime 
 
 /// How many unknown senders are being told that they were refused.
 pub(super) fn refusals(state: &State) -> usize {
-    let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Told { told, .. } if told.outcome == Outcome::Refused);
+    let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Status { told, .. } if told.outcome == Outcome::Refused);
     state
         .letters
         .values()

@@ -35,9 +35,9 @@ impl State {
         {
             return false;
         }
-        let letter = self.letters.get(&LetterId::Told(which.clone()));
+        let letter = self.letters.get(&LetterId::Status(which.clone()));
         let told = letter.and_then(|letter| match &letter.content {
-            Content::Told { told, has_turn, .. } => Some((told, *has_turn, letter.left.is_empty())),
+            Content::Status { told, has_turn, .. } => Some((told, *has_turn, letter.left.is_empty())),
             _ => None,
         });
         let has_turn = match told {
@@ -67,7 +67,7 @@ pub(super) fn turn(state: &mut State, which: &TriggerKey, now: &Moment, out: &mu
         ..held(state, &trigger, "its turn has come")
     };
     results::tell(state, which, &news, now, out);
-    if let Some(letter) = state.letters.get_mut(&LetterId::Told(which.clone())) {
+    if let Some(letter) = state.letters.get_mut(&LetterId::Status(which.clone())) {
         letter.left.clear();
     }
     let place = (trigger.sender, trigger.name);
@@ -95,8 +95,8 @@ pub(super) fn waits(
     let Some(trigger) = state.waiting(which).cloned() else {
         return;
     };
-    let letter = state.letter(&LetterId::Told(which.clone()));
-    let is_told = |content: &Content| matches!(content, Content::Told { told, .. } if !told.waits);
+    let letter = state.letter(&LetterId::Status(which.clone()));
+    let is_told = |content: &Content| matches!(content, Content::Status { told, .. } if !told.waits);
     if !letter.is_some_and(is_told) {
         let why = format!("waits for its turn, {} at once: {words}", trigger.parallel);
         let news = News {

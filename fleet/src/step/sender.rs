@@ -16,7 +16,7 @@ use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
 use crate::policy::term::{self, Term};
 use crate::wire::name::{Name, Node};
-use crate::wire::outcome::{self, Stopped, Told};
+use crate::wire::outcome::{self, Stopped, TriggerStatus};
 use crate::wire::trigger::{Ask, Trigger};
 
 /// How long a client may have to wait for the backend before it is told what is true then.
@@ -272,7 +272,7 @@ fn progress(trigger: &Trigger, news: News) -> Action {
 }
 
 /// A target told something. What it told of an older number than the letter's is news, but not the end of it.
-pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<Action>) {
+pub(super) fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
     if told.sender != state.rules.me {
         return;
     }
@@ -311,7 +311,7 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
     out.push(Action::Progress {
         id: told.id,
         target: told.target,
-        news: News::Told(told.outcome, why),
+        news: News::Status(told.outcome, why),
     });
     results::stopped(state, told.stopped, now, out);
     review(state, Some(&id), now, out);
@@ -320,7 +320,7 @@ pub(super) fn heard(state: &mut State, told: Told, now: &Moment, out: &mut Vec<A
 /// Remembers that a target has accepted a name, until its trigger has expired.
 fn accepted(
     all: &mut BTreeMap<(Node, Name), Walltime>,
-    told: &Told,
+    told: &TriggerStatus,
     expires: Walltime,
     now: &Moment,
 ) {
@@ -410,7 +410,7 @@ fn ahead(fired: u64, told: u64, now: u64) -> i64 {
 
 /// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
 /// told.
-fn log(state: &mut State, id: &LetterId, told: &Told, out: &mut Vec<Action>) {
+fn log(state: &mut State, id: &LetterId, told: &TriggerStatus, out: &mut Vec<Action>) {
     let is_stopped = !told.stopped.is_empty();
     let is_bad = is_stopped || told.outcome.is_bad();
     let news = (told.number, told.id.clone(), told.outcome, is_stopped);

@@ -157,9 +157,9 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
         return;
     }
     let which = TriggerKey::from(trigger);
-    let letter = state.letters.get(&LetterId::Told(which.clone()));
+    let letter = state.letters.get(&LetterId::Status(which.clone()));
     match letter.map(|letter| &letter.content) {
-        Some(Content::Told { told, .. }) if told.outcome == Outcome::Halted => {
+        Some(Content::Status { told, .. }) if told.outcome == Outcome::Halted => {
             let (outcome, why, trigger) = (told.outcome, told.why.clone(), trigger.clone());
             let answer = Answer {
                 which,
@@ -169,7 +169,7 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
             };
             return settle(state, answer, &trigger, now, out);
         }
-        Some(Content::Told { told, has_turn, .. })
+        Some(Content::Status { told, has_turn, .. })
             if *has_turn || told.outcome != Outcome::Held =>
         {
             return;

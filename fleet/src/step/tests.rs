@@ -16,7 +16,7 @@ use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;
-use crate::wire::outcome::{Outcome, Ran, Told};
+use crate::wire::outcome::{Outcome, Ran, TriggerStatus};
 use crate::wire::trigger::tests::trigger;
 use crate::wire::trigger::{Ask, Trigger};
 
@@ -162,8 +162,8 @@ impl Bench {
     }
 }
 
-fn told(trigger: &Trigger, outcome: Outcome) -> Told {
-    Told {
+fn told(trigger: &Trigger, outcome: Outcome) -> TriggerStatus {
+    TriggerStatus {
         id: trigger.id.clone(),
         number: trigger.number,
         sender: trigger.sender.clone(),
@@ -373,9 +373,9 @@ fn a_circle_fails_with_its_way() {
 }
 
 /// What a step tells of a trigger.
-fn tells(actions: &[Action]) -> Told {
+fn tells(actions: &[Action]) -> TriggerStatus {
     match kept(actions).content {
-        Content::Told { told, .. } => told,
+        Content::Status { told, .. } => told,
         other => panic!("{other:?}"),
     }
 }
@@ -519,7 +519,7 @@ fn sender_whose_clock_was_set_back_sends_once_more_above_what_its_target_has_rec
     // What its target tells of the former number is no word about a newer one.
     assert!(!is_forgotten(&web1.hears(&before, Outcome::Taken)));
     let superseded = |trigger: &Trigger, above| {
-        Event::Heard(Told {
+        Event::Heard(TriggerStatus {
             above: Some(above),
             ..told(trigger, Outcome::Superseded)
         })
@@ -855,7 +855,7 @@ fn what_is_held_stays_and_is_judged_again() {
     let actions = lb1.gets(&trigger, Outcome::Held);
     assert_eq!(removed(&actions), None);
     assert!(
-        matches!(&kept(&actions).content, Content::Told { told, .. } if told.outcome == Outcome::Held)
+        matches!(&kept(&actions).content, Content::Status { told, .. } if told.outcome == Outcome::Held)
     );
     assert_eq!(handed(&lb1.passes(59)), 0);
     assert_eq!(handed(&lb1.passes(1)), 1);
@@ -872,7 +872,7 @@ fn strangers_do_not_come_near_those_who_take() {
     let actions = lb1.sees(&stranger, 7);
     assert_eq!((handed(&actions), removed(&actions)), (0, Some(7)));
     assert!(
-        matches!(&kept(&actions).content, Content::Told { told, .. } if told.outcome == Outcome::Refused)
+        matches!(&kept(&actions).content, Content::Status { told, .. } if told.outcome == Outcome::Refused)
     );
     // Nobody can be told of what nobody signed, or of what was put where it does not belong.
     let forged = Sight {

@@ -48,7 +48,7 @@ enum State {
     /// It has told nothing yet.
     Silent,
     /// It told this.
-    Told(Outcome),
+    Known(Outcome),
     /// It told nothing in time.
     NoAnswer,
 }
@@ -57,7 +57,7 @@ impl State {
     /// Its class for whoever waits for a run.
     fn class(self) -> Class {
         match self {
-            State::Told(outcome) => outcome.class(),
+            State::Known(outcome) => outcome.class(),
             State::NotFired => Class::Failed,
             State::Silent => Class::Open,
             State::NoAnswer => Class::Late,
@@ -68,8 +68,8 @@ impl State {
     fn class_of_cancel(self) -> Class {
         use Outcome::{Cancelled, Expired, Halted, Held, Refused, Superseded};
         match self {
-            State::Told(Cancelled | Superseded | Refused | Expired | Halted) => Class::Done,
-            State::Silent | State::NoAnswer | State::Told(Held) => Class::Late,
+            State::Known(Cancelled | Superseded | Refused | Expired | Halted) => Class::Done,
+            State::Silent | State::NoAnswer | State::Known(Held) => Class::Late,
             _ => Class::Failed,
         }
     }
@@ -79,7 +79,7 @@ impl State {
         match self {
             State::NotFired | State::NoAnswer => true,
             State::Silent => false,
-            State::Told(outcome) => outcome.is_final(),
+            State::Known(outcome) => outcome.is_final(),
         }
     }
 
@@ -88,7 +88,7 @@ impl State {
             State::NotFired => "not fired".to_owned(),
             State::Silent => "no word yet".to_owned(),
             State::NoAnswer => "no answer".to_owned(),
-            State::Told(outcome) => outcome.to_string(),
+            State::Known(outcome) => outcome.to_string(),
         }
     }
 }
@@ -132,8 +132,8 @@ impl ProgressTable {
             return None;
         }
         let new = match news {
-            News::Told(outcome, why) => Stand {
-                state: State::Told(outcome),
+            News::Status(outcome, why) => Stand {
+                state: State::Known(outcome),
                 why,
             },
             News::NoAnswer => Stand {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn told(progress: &mut ProgressTable, name: &str, outcome: Outcome) -> Option<String> {
-        progress.hear(&node(name), News::Told(outcome, String::new()))
+        progress.hear(&node(name), News::Status(outcome, String::new()))
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
             Some("a: taken")
         );
         assert_eq!(told(&mut progress, "a", Outcome::Taken), None);
-        let why = News::Told(Outcome::Failed, "exit status 4\u{202e}".to_owned());
+        let why = News::Status(Outcome::Failed, "exit status 4\u{202e}".to_owned());
         assert_eq!(
             progress.hear(&node("a"), why).as_deref(),
             Some("a: failed: exit status 4\\u{202e}")

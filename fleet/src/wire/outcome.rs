@@ -136,7 +136,7 @@ impl Outcome {
 
 /// What stands at `result/SENDER/TARGET/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Told {
+pub struct TriggerStatus {
     /// Of the trigger.
     pub id: Id,
     /// Of the trigger.
@@ -210,7 +210,7 @@ pub struct Stopped {
     pub way: String,
 }
 
-impl Told {
+impl TriggerStatus {
     /// Where the sender of the trigger looks for this.
     pub fn key(&self) -> Key {
         Key::Result {
@@ -235,13 +235,13 @@ impl Told {
     }
 }
 
-impl Placed for Told {
+impl Placed for TriggerStatus {
     fn place(&self) -> (Key, &Node) {
         (self.key(), &self.target)
     }
 }
 
-impl Content for Told {
+impl Content for TriggerStatus {
     const KIND: &'static str = "result.1";
 
     fn check(&self) -> Result<(), Malformed> {
@@ -260,7 +260,7 @@ impl Content for Told {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
     /// What became of the trigger.
-    pub told: Told,
+    pub told: TriggerStatus,
     /// The origin, and the way from there.
     pub origin: Origin,
 }
@@ -317,9 +317,9 @@ mod tests {
     use crate::wire::trigger::tests::trigger;
     use proptest::prelude::*;
 
-    fn told() -> Told {
+    fn told() -> TriggerStatus {
         let trigger = trigger();
-        Told {
+        TriggerStatus {
             id: trigger.id,
             number: trigger.number,
             sender: trigger.sender,
@@ -356,14 +356,14 @@ mod tests {
     #[test]
     fn a_sentence_of_others_is_bounded_and_plain() {
         for why in ["x".repeat(1001), "a\u{1b}[2J".to_owned()] {
-            let bad = Told {
+            let bad = TriggerStatus {
                 why: why.clone(),
                 ..told()
             };
             assert!(encode(&bad).is_err());
-            assert!(decode::<Told>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
+            assert!(decode::<TriggerStatus>(&serde_json::to_vec(&bad).expect("JSON")).is_err());
             assert!(
-                encode(&Told {
+                encode(&TriggerStatus {
                     why: words(&why),
                     ..told()
                 })
@@ -374,14 +374,14 @@ mod tests {
             origin: Id::from_bits(1),
             way: way.to_owned(),
         };
-        let good = Told {
+        let good = TriggerStatus {
             stopped: vec![stopped("over 3 hops")],
             ..told()
         };
         assert_eq!(decode(&encode(&good).expect("written")), Ok(good.clone()));
         assert_eq!(good.sentence(), "its run has begun; over 3 hops");
         for stopped in [vec![stopped("a\u{1b}[2J")], vec![stopped(""); 9]] {
-            assert!(encode(&Told { stopped, ..told() }).is_err());
+            assert!(encode(&TriggerStatus { stopped, ..told() }).is_err());
         }
         for (log, is_good) in [
             ("0f2c-12", true),
@@ -399,7 +399,7 @@ mod tests {
                 more: true,
             };
             let ran = Some(ran);
-            assert_eq!(encode(&Told { ran, ..told() }).is_ok(), is_good, "{log}");
+            assert_eq!(encode(&TriggerStatus { ran, ..told() }).is_ok(), is_good, "{log}");
         }
         let origin = trigger().lineage.0.remove(0);
         let entry = Entry {
@@ -420,13 +420,13 @@ mod tests {
     proptest! {
         #[test]
         fn any_words_can_be_told(why in ".{0,40}|[\u{e9}\n]{900,1200}") {
-            let one = Told { why: words(&why), ..told() };
-            prop_assert_eq!(decode::<Told>(&encode(&one).expect("written")), Ok(one));
+            let one = TriggerStatus { why: words(&why), ..told() };
+            prop_assert_eq!(decode::<TriggerStatus>(&encode(&one).expect("written")), Ok(one));
         }
 
         #[test]
         fn any_bytes_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
-            let _ = (decode::<Told>(&bytes), decode::<Entry>(&bytes));
+            let _ = (decode::<TriggerStatus>(&bytes), decode::<Entry>(&bytes));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use again_base::model::Span;
-use again_fleet::executor::calls::{Call, Calls, Told};
+use again_fleet::executor::calls::{Call, Calls, EventInput};
 use again_fleet::wire::event::{Change, Event};
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
@@ -58,7 +58,7 @@ impl Place {
             command: command.iter().map(|&word| word.to_owned()).collect(),
             timeout: Span::from_secs(timeout),
             id: Id::from_bits(n.into()),
-            event: Told {
+            event: EventInput {
                 node: "web1.test".parse().expect("a certname"),
                 run: Id::from_bits(7),
                 environment: "production".to_owned(),

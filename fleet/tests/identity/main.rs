@@ -14,7 +14,7 @@ use again_fleet::identity::own::Own;
 use again_fleet::identity::{Reason, Signer, Untrusted};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::envelope::{Draft, Envelope, Seal, seal};
-use again_fleet::wire::outcome::{Outcome, Told};
+use again_fleet::wire::outcome::{Outcome, TriggerStatus};
 use ca::Ca;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -273,7 +273,7 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
 fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
     let namespace = "test".parse().expect("a namespace");
     let own = own("web2.test").expect("this node");
-    let told = |n: u64| Told {
+    let told = |n: u64| TriggerStatus {
         id: again_fleet::wire::name::Id::from_bits(n.into()),
         number: n,
         sender: "web1.test".parse().expect("a certname"),
@@ -295,7 +295,7 @@ fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
     for (n, bytes) in sealed.iter().enumerate() {
         let envelope = Envelope::parse(bytes).expect("a frame");
         let opened =
-            envelope.open::<Told, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
+            envelope.open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
         let (signer, read) = opened.expect("believed");
         assert_eq!((signer.node.as_str(), read.number), ("web2.test", n as u64));
     }
@@ -303,7 +303,7 @@ fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
     *forged.last_mut().expect("bytes") ^= 1;
     let envelope = Envelope::parse(&forged).expect("a frame");
     let opened =
-        envelope.open::<Told, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
+        envelope.open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
     assert_eq!(
         opened.err(),
         Some(Untrusted::Signature(

@@ -86,7 +86,7 @@ fn fired(from: &Node, ttl: u64) -> (Request, Answers) {
 fn is_held(waits: &mut Answers) {
     let held = waits.word();
     assert!(
-        held.starts_with("lb1.test Told(Held, \"fired at ")
+        held.starts_with("lb1.test Status(Held, \"fired at ")
             && held.contains(" by the clock of web1.test, here it is "),
         "{held}"
     );
@@ -121,7 +121,7 @@ fn target_an_hour_behind_takes_what_it_holds_when_its_clock_is_right() {
     let longer = waits.0.set_read_timeout(Some(LONG * 3));
     longer.expect("a timeout");
     let taken = waits.word();
-    assert!(taken.starts_with("lb1.test Told(Taken, "), "{taken}");
+    assert!(taken.starts_with("lb1.test Status(Taken, "), "{taken}");
     lb1.runs_once(&one.id);
 }
 
@@ -160,7 +160,7 @@ fn taken_within_its_ttl(web1: Prepare, lb1: Prepare) {
     let told = fired(&web1, 1800).1.all();
     let last = told.last().expect("an end");
     assert!(
-        last.starts_with("lb1.test Told(Expired, \"fired at ")
+        last.starts_with("lb1.test Status(Expired, \"fired at ")
             && last.contains(" for 30m, here it is "),
         "{told:?}"
     );
@@ -169,7 +169,7 @@ fn taken_within_its_ttl(web1: Prepare, lb1: Prepare) {
     let (two, waits) = fired(&web1, 7200);
     lb1.runs_once(&two.id);
     let told = waits.all();
-    assert!(told[0].starts_with("lb1.test Told(Taken, "), "{told:?}");
+    assert!(told[0].starts_with("lb1.test Status(Taken, "), "{told:?}");
     assert_eq!(lb1.ran(), [two.id]);
     let ahead = web1.how().ahead.expect("a comparison of the clocks") / 1000;
     assert!((-HOUR - 600..600 - HOUR).contains(&ahead), "{ahead}");
@@ -320,7 +320,7 @@ mod privileged {
         let (one, waits) = fired(&web1, 7200);
         lb1.runs_once(&one.id);
         let told = waits.all();
-        assert!(told[0].starts_with("lb1.test Told(Taken, "), "{told:?}");
+        assert!(told[0].starts_with("lb1.test Status(Taken, "), "{told:?}");
         let two = request("again", &["web1.test"]);
         let waits = lb1.ask(&Question::Fire {
             request: two.clone(),
@@ -328,7 +328,7 @@ mod privileged {
         });
         web1.runs_once(&two.id);
         let told = waits.all();
-        assert!(told[2].starts_with("web1.test Told(Taken, "), "{told:?}");
+        assert!(told[2].starts_with("web1.test Status(Taken, "), "{told:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use again_fleet::backend::Error;
 use again_fleet::wire::envelope;
 use again_fleet::wire::lineage::Origin;
 use again_fleet::wire::name::{Id, Node as Name};
-use again_fleet::wire::outcome::{Outcome, Told};
+use again_fleet::wire::outcome::{Outcome, TriggerStatus};
 use again_fleet::wire::trigger::Trigger;
 
 use crate::ca::Ca;
@@ -298,7 +298,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
     };
     assert_eq!([waits.word(), waits.word()], across);
     let stands = straight.triggers("lb1.test").remove(0);
-    let told = Told {
+    let told = TriggerStatus {
         id: one.id.clone(),
         number: stands.number,
         sender: name("web1.test"),
@@ -313,11 +313,11 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         waits: false,
     };
     let key = "result/web1=test/lb1=test/again";
-    let elsewhere = Told {
+    let elsewhere = TriggerStatus {
         target: name("web2.test"),
         ..told.clone()
     };
-    let older = Told {
+    let older = TriggerStatus {
         number: told.number - 1,
         id: Id::from_bits(1),
         ..told.clone()
@@ -346,7 +346,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
     straight
         .put(key, &sealed_as("lb1.test", &told))
         .expect("put");
-    assert_eq!(waits.all(), ["lb1.test Told(Changed, \"\")"]);
+    assert_eq!(waits.all(), ["lb1.test Status(Changed, \"\")"]);
     until("an empty outbox", || web1.how().outbox.triggers == 0);
 }
 
@@ -374,7 +374,7 @@ fn who_is_listened_to_is_the_targets_to_say() {
     let told = web2.ask(&refused).all().pop();
     let told = told.expect("an end");
     assert!(
-        told.starts_with("lb1.test Told(Refused, ")
+        told.starts_with("lb1.test Status(Refused, ")
             && told.contains("accept does not list web2.test"),
         "{told}"
     );

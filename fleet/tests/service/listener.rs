@@ -176,7 +176,7 @@ fn what_is_taken_back_in_time_is_not_run() {
     assert_eq!([back.word(), back.word()], ACROSS);
     lb1.start();
     for answers in [fired, back] {
-        assert_eq!(answers.all(), ["lb1.test Told(Cancelled, \"\")"]);
+        assert_eq!(answers.all(), ["lb1.test Status(Cancelled, \"\")"]);
     }
     assert!(lb1.runs().is_empty());
     // There is nothing left to take back.
@@ -213,7 +213,7 @@ fn what_is_taken_back_too_late_was_run() {
     assert_eq!([back.word(), back.word()], KEPT);
     server.run();
     // What had been told before comes first.
-    let too_late = "lb1.test Told(TooLate, \"it had been taken\")";
+    let too_late = "lb1.test Status(TooLate, \"it had been taken\")";
     let mut words = back.map(crate::node::word);
     assert!(words.any(|word| word == too_late));
     assert_eq!(lb1.ran(), [one.id]);
@@ -241,7 +241,7 @@ fn a_newer_trigger_stands_for_an_older_one() {
     );
     lb1.take();
     lb1.start();
-    assert!(first.word().starts_with("lb1.test Told(Taken"));
+    assert!(first.word().starts_with("lb1.test Status(Taken"));
 }
 
 #[test]

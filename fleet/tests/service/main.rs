@@ -117,10 +117,10 @@ fn across(kind: Kind) {
     let told = fired_and_followed(&web1, &one);
     let (first, last) = (&told[0], &told[told.len() - 1]);
     assert!(
-        first.starts_with("lb1.test Told(Taken, \"scheduled: "),
+        first.starts_with("lb1.test Status(Taken, \"scheduled: "),
         "{told:?}"
     );
-    assert!(last.starts_with("lb1.test Told(Changed, "), "{told:?}");
+    assert!(last.starts_with("lb1.test Status(Changed, "), "{told:?}");
     assert!(lb1.path("made").exists());
     lb1.runs_once(&one.id);
     let run = &lb1.runs()[0];
@@ -151,7 +151,7 @@ fn across(kind: Kind) {
     let two = request("again", &["lb1.test"]);
     let told = fired_and_followed(&web1, &two);
     let last = &told[told.len() - 1];
-    assert!(last.starts_with("lb1.test Told(Unchanged, "), "{told:?}");
+    assert!(last.starts_with("lb1.test Status(Unchanged, "), "{told:?}");
     lb1.runs_once(&two.id);
     assert_eq!(lb1.ran(), [one.id, two.id]);
     assert_eq!(lb1.runs().len(), 2);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use again_fleet::policy::fire::Request;
 use again_fleet::wire::lineage::{Cause, Origin};
 use again_fleet::wire::name::Id;
-use again_fleet::wire::outcome::{Entry, Outcome, Told};
+use again_fleet::wire::outcome::{Entry, Outcome, TriggerStatus};
 use again_fleet::wire::targets::Targets;
 use again_fleet::wire::trigger::Trigger;
 
@@ -225,7 +225,7 @@ fn put_outcome(
     outcome: Outcome,
 ) {
     let entry = Entry {
-        told: Told {
+        told: TriggerStatus {
             id: trigger.clone(),
             number: 1,
             sender: "n01.test".parse().expect("a certname"),

@@ -126,7 +126,7 @@ impl Promises {
             Action::Progress {
                 id,
                 target: node,
-                news: News::Told(outcome, _),
+                news: News::Status(outcome, _),
             } => {
                 let first = TriggerKey {
                     sender: me.clone(),
@@ -176,7 +176,7 @@ impl Promises {
                     );
                 }
             }
-            News::Told(..) => {}
+            News::Status(..) => {}
         }
     }
 
@@ -207,7 +207,7 @@ impl Promises {
                 self.lists.insert(list.id.clone(), list.targets.clone());
             }
             Content::Node(_) => {}
-            Content::Told { told, .. } => {
+            Content::Status { told, .. } => {
                 let which = TriggerKey {
                     sender: told.sender.clone(),
                     name: told.name.clone(),

@@ -238,7 +238,7 @@ impl World {
         let Some(fact) = value.and_then(|value| seal::fact(key, &value.bytes)) else {
             return;
         };
-        if let Fact::Told(told) = &fact
+        if let Fact::Status(told) = &fact
             && told.outcome.counts_as_failed()
         {
             look.read.insert(told.target.clone());
@@ -262,7 +262,7 @@ impl World {
         let failed = of_run.filter_map(|(key, value)| {
             let key = Key::decode(key, &seal::namespace()).ok()?;
             match seal::fact(&key, &value.bytes)? {
-                Fact::Told(told) if told.outcome.counts_as_failed() => Some(told.target),
+                Fact::Status(told) if told.outcome.counts_as_failed() => Some(told.target),
                 _ => None,
             }
         });

@@ -10,7 +10,7 @@ use again_fleet::wire::envelope::{Draft, Envelope, Seal, Signature, seal};
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::name::{Namespace, Node};
-use again_fleet::wire::outcome::{Entry, Told};
+use again_fleet::wire::outcome::{Entry, TriggerStatus};
 use again_fleet::wire::targets::Targets;
 use again_fleet::wire::trigger::Trigger;
 
@@ -43,7 +43,7 @@ pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
         (Content::Targets(list), _) => write(me, list),
         (Content::Trigger(trigger), _) => write(me, trigger),
         (Content::Selection(_), _) => unreachable!("a selection is never sent"),
-        (Content::Told { told, lineage, .. }, Key::Story { origin, .. }) => {
+        (Content::Status { told, lineage, .. }, Key::Story { origin, .. }) => {
             let origin = lineage
                 .0
                 .iter()
@@ -55,7 +55,7 @@ pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
             };
             write(me, &entry)
         }
-        (Content::Told { told, .. }, _) => write(me, told),
+        (Content::Status { told, .. }, _) => write(me, told),
     }
 }
 
@@ -80,8 +80,8 @@ pub fn found(bytes: &[u8]) -> Found {
     }
 }
 
-pub fn told(bytes: &[u8]) -> Option<Told> {
-    let (signer, told) = open::<Told>(bytes).ok()?;
+pub fn told(bytes: &[u8]) -> Option<TriggerStatus> {
+    let (signer, told) = open::<TriggerStatus>(bytes).ok()?;
     (signer == told.target).then_some(told)
 }
 
@@ -107,7 +107,7 @@ pub fn fact(key: &Key, bytes: &[u8]) -> Option<Fact> {
                 origin: origin.id,
                 trigger: told.id.clone(),
             };
-            (signer == *node && place == *key).then_some(Fact::Told(told))
+            (signer == *node && place == *key).then_some(Fact::Status(told))
         }
         Key::Slot { node, .. } => Some(Fact::Slot(node.clone())),
         _ => None,

@@ -9,7 +9,7 @@ use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::Envelope;
 use again_fleet::wire::inventory::Inventory;
-use again_fleet::wire::outcome::Told;
+use again_fleet::wire::outcome::TriggerStatus;
 use again_fleet::wire::trigger::Trigger;
 use tokio::runtime::{Builder, Runtime};
 
@@ -155,7 +155,7 @@ impl Straight {
 
     /// What stands for this node of what became of its triggers.
     #[allow(dead_code, reason = "the room of the verbs reads no results")]
-    pub fn told(&self, sender: &str) -> Vec<Told> {
+    pub fn told(&self, sender: &str) -> Vec<TriggerStatus> {
         let values = self.list(&format!("result/{}/", sender.replace('.', "=")));
         values.iter().map(|value| read(&value.bytes)).collect()
     }

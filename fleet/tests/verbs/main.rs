@@ -77,7 +77,7 @@ fn progress(target: &str, news: News) -> Answer {
 }
 
 fn told(target: &str, outcome: Outcome) -> Answer {
-    progress(target, News::Told(outcome, String::new()))
+    progress(target, News::Status(outcome, String::new()))
 }
 
 fn fired(question: Question) -> (Request, bool) {

@@ -11,7 +11,7 @@ use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::{Lineage, Origin};
 use again_fleet::wire::lock::{Lock, Published, Reset};
 use again_fleet::wire::name::Id;
-use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, Told};
+use again_fleet::wire::outcome::{Entry, Outcome, Ran, Stopped, TriggerStatus};
 use again_fleet::wire::slot::Slot;
 use again_fleet::wire::targets::Targets;
 use again_fleet::wire::trigger::Trigger;
@@ -138,7 +138,7 @@ fn whole() -> Vec<Vec<u8>> {
     };
     let mut fired = fired;
     fired.lineage.0 = vec![origin.clone()];
-    let told = Told {
+    let told = TriggerStatus {
         id,
         number,
         sender,

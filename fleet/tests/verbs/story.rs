@@ -11,7 +11,7 @@ use std::time::Duration;
 use again_fleet::ask::{Answer, Question};
 use again_fleet::wire::lineage::{Cause, Lineage, Origin};
 use again_fleet::wire::name::Id;
-use again_fleet::wire::outcome::{Entry, Outcome, Told};
+use again_fleet::wire::outcome::{Entry, Outcome, TriggerStatus};
 use again_fleet::wire::trigger::Trigger;
 use serde_json::{Value, json};
 
@@ -399,7 +399,7 @@ fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
     let (target, path) = way.split_last().expect("a target");
     let path: Vec<_> = path.iter().map(|node| name(node)).collect();
     Entry {
-        told: Told {
+        told: TriggerStatus {
             id: Id::from_bits(bits),
             number: 1_795_219_387_000,
             sender: path[path.len() - 1].clone(),

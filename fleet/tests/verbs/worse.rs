@@ -175,7 +175,7 @@ fn it_tells_too_much() {
     let node = Node::new();
     let service = node.serves(|stream, _| {
         tell(stream, &delivered(&["lb1", "lb2"]));
-        let news = News::Told(Outcome::Failed, "x".to_owned());
+        let news = News::Status(Outcome::Failed, "x".to_owned());
         let other = Answer::Progress {
             id: again_fleet::wire::name::Id::from_bits(1),
             // No id holds this name.

@@ -120,7 +120,7 @@ impl Driver {
             LetterId::Targets(_) => "the targets of a rolling run",
             LetterId::To(..) => "a trigger",
             LetterId::Selection(..) => "a selection",
-            LetterId::Told(_) => "a result",
+            LetterId::Status(_) => "a result",
         };
         let what = format!("cannot send {kind}: the backend {error}");
         let now = clock::boottime();

@@ -223,7 +223,7 @@ impl Driver {
             Key::Story { .. } => {
                 let text = String::from_utf8_lossy(&value.bytes);
                 if DECIDING.iter().any(|word| text.contains(word)) {
-                    Fact::Told(self.seals.read::<Entry>(&value.bytes, &key)?.told)
+                    Fact::Status(self.seals.read::<Entry>(&value.bytes, &key)?.told)
                 } else {
                     return Ok(None);
                 }

@@ -29,7 +29,7 @@ const AGAIN: Span = Span::from_secs(60);
 const MOST_NODES: usize = 64;
 
 /// What a node tells of itself, and how it signed that.
-type Told = (Inventory, Arc<[u8]>);
+type PublishedFacts = (Inventory, Arc<[u8]>);
 
 impl Driver {
     /// Events stand in the backend. The triggers that they are.
@@ -60,7 +60,7 @@ impl Driver {
     }
 
     /// Finds out what of a batch matches a rule. What hangs on something that is not known is looked at again.
-    fn follow(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&Told>) -> Vec<Sight> {
+    fn follow(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&PublishedFacts>) -> Vec<Sight> {
         let now = clock::moment();
         let mut open = Open {
             key,

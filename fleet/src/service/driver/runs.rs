@@ -16,7 +16,7 @@ use crate::service::alarm::waited_for;
 use crate::service::{executor, runs};
 use crate::step::model::{Content, Event, LetterId};
 use crate::wire::lineage::Lineage;
-use crate::wire::outcome::{Outcome, Told};
+use crate::wire::outcome::{Outcome, TriggerStatus};
 
 impl Driver {
     /// Asks what became of what was taken, if it is time.
@@ -40,12 +40,12 @@ impl Driver {
     }
 
     /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
-    pub(super) fn taken(&self) -> BTreeMap<TriggerKey, Box<(Told, Lineage)>> {
+    pub(super) fn taken(&self) -> BTreeMap<TriggerKey, Box<(TriggerStatus, Lineage)>> {
         let taken = self
             .state
             .letters()
             .filter_map(|(letter, content)| match (letter, content) {
-                (LetterId::Told(which), Content::Told { told, lineage, .. }) if told.goes_on() => {
+                (LetterId::Status(which), Content::Status { told, lineage, .. }) if told.goes_on() => {
                     Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
                 }
                 _ => None,

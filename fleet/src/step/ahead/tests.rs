@@ -17,7 +17,7 @@ fn ahead(bench: &Bench, millis: u64) -> Trigger {
 /// What it tells, with the result put in the backend if it tells the sender.
 fn tells_sender(bench: &mut Bench, actions: &[Action]) -> Option<(u64, Outcome)> {
     let draft = kept(actions);
-    let Content::Told { told, .. } = draft.content.clone() else {
+    let Content::Status { told, .. } = draft.content.clone() else {
         panic!("{draft:?}");
     };
     let mut is_told = false;
@@ -151,7 +151,7 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
         let actions = lb1.gets(&earlier, Outcome::Taken);
         tells_sender(&mut lb1, &actions);
         if is_forgotten {
-            let id = LetterId::Told(TriggerKey::from(&earlier));
+            let id = LetterId::Status(TriggerKey::from(&earlier));
             lb1.state.letters.remove(&id);
         }
         lb1.sees(&later, 8);

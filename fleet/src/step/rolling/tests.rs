@@ -105,7 +105,7 @@ fn what_is_halted_is_told_and_removed_and_does_not_begin_when_it_comes_again() {
     }));
     let draft = kept(&actions);
     assert!(
-        matches!(&draft.content, Content::Told { told, .. } if (told.outcome, &told.why) == (outcome, &why))
+        matches!(&draft.content, Content::Status { told, .. } if (told.outcome, &told.why) == (outcome, &why))
     );
     assert_eq!((removed(&actions), handed(&actions)), (Some(7), 0));
     assert!(!is_over(&lb1, &trigger), "nobody has been told");
@@ -130,7 +130,7 @@ fn whoever_waits_is_told_seldom() {
             _ => None,
         });
         kept.map(|draft| match &draft.content {
-            Content::Told { told, .. } => told.why.clone(),
+            Content::Status { told, .. } => told.why.clone(),
             other => panic!("{other:?}"),
         })
     };
@@ -150,7 +150,7 @@ fn whoever_waits_is_told_seldom() {
         above: None,
     }]);
     assert!(
-        matches!(&kept(&lb1.does(held)).content, Content::Told { told, .. } if told.why == "disabled")
+        matches!(&kept(&lb1.does(held)).content, Content::Status { told, .. } if told.why == "disabled")
     );
     // It gives its place up, and goes to the end of the line.
     assert!(is_over(&lb1, &trigger));

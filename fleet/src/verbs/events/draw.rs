@@ -16,7 +16,7 @@ const SCHEMA: u32 = 1;
 
 /// A line, and when that was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct EventLine {
     /// Milliseconds of the node's wall clock after 1970.
     pub at: u64,
     /// The line.
@@ -50,8 +50,8 @@ impl Form {
     }
 
     /// The lines of a batch, of whose run this number was the last that is known.
-    pub fn told(&self, batch: &Batch, known: Option<u64>) -> Vec<Told> {
-        let told = |at, line| Told { at, line };
+    pub fn told(&self, batch: &Batch, known: Option<u64>) -> Vec<EventLine> {
+        let told = |at, line| EventLine { at, line };
         let mut lines = Vec::new();
         let mut last = known.unwrap_or(0);
         if known.is_none() && batch.begun.lost > 0 {

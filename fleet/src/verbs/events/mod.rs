@@ -9,7 +9,7 @@ use again_base::layout::{Look, complain, say};
 use again_base::sys::clock::moment;
 use again_base::sys::terminal::clean;
 
-use self::draw::{Form, Told};
+use self::draw::{Form, EventLine};
 use super::watching::{self, Seen};
 use super::{Exit, Problem};
 use crate::cli;
@@ -56,7 +56,7 @@ struct Shown {
     /// Who is not believed.
     liars: BTreeSet<String>,
     /// What waits to be put in order.
-    early: Option<Vec<Told>>,
+    early: Option<Vec<EventLine>>,
 }
 
 impl Shown {

@@ -31,7 +31,7 @@ use crate::wire::name::Namespace;
 /// How often a terminal is drawn, at most.
 const DRAWN: Duration = Duration::from_secs(2);
 /// How often it is looked whether there are lines to tell.
-const TOLD: Duration = Duration::from_millis(500);
+const LINES_EVERY: Duration = Duration::from_millis(500);
 /// How many values are verified together, on all processors.
 const PORTION: usize = 64;
 /// How many beats it takes until what nodes tell is listed again, which is much, and only missing where an old etcd has lost a change.
@@ -122,14 +122,14 @@ fn places(settings: &Settings) -> Vec<Place> {
 enum Out {
     Drawn(Terminal, Frame, Columns),
     /// Line by line, of which the first has all of it.
-    Told(Option<Stands>),
+    Lines(Option<Stands>),
 }
 
 impl Out {
     fn pace(&self) -> Duration {
         match self {
             Out::Drawn(..) => DRAWN,
-            Out::Told(_) => TOLD,
+            Out::Lines(_) => LINES_EVERY,
         }
     }
 }
@@ -176,7 +176,7 @@ impl View {
             link: Link::Asked,
             is_new: false,
             minute: 0,
-            out: Terminal::new().map_or(Out::Told(None), drawn),
+            out: Terminal::new().map_or(Out::Lines(None), drawn),
         })
     }
 
@@ -221,7 +221,7 @@ impl View {
         (self.live, self.is_new) = (coming, true);
         self.live.judge(walltime(), self.skew);
         let before = std::mem::replace(&mut self.link, Link::Here);
-        if let (Link::Away(..), Out::Told(Some(_))) = (before, &self.out) {
+        if let (Link::Away(..), Out::Lines(Some(_))) = (before, &self.out) {
             let (backend, counts) = (self.backend, self.live.counts(&self.selection));
             say(&format!("again-fleet: {backend} is reached again: {counts}"))?;
         }
@@ -236,7 +236,7 @@ impl View {
         }
         self.is_new = true;
         self.link = Link::Away(walltime(), why.to_owned());
-        if let Out::Told(_) = self.out {
+        if let Out::Lines(_) = self.out {
             let (backend, why) = (self.backend, clean(why));
             say(&format!("again-fleet: {backend} {why}; it is tried again"))?;
         }
@@ -326,8 +326,8 @@ impl View {
         match &mut self.out {
             Out::Drawn(..) if is_due => self.draw(),
             Out::Drawn(..) => Ok(()),
-            Out::Told(_) if !terminal::is_read() => Err(Problem::NobodyReads),
-            Out::Told(before) if is_new && matches!(self.link, Link::Here) => {
+            Out::Lines(_) if !terminal::is_read() => Err(Problem::NobodyReads),
+            Out::Lines(before) if is_new && matches!(self.link, Link::Here) => {
                 let now = self.live.each(&self.selection);
                 let lines = match before {
                     Some(before) => news(before, &now),
@@ -339,7 +339,7 @@ impl View {
                 }
                 Ok(())
             }
-            Out::Told(_) => Ok(()),
+            Out::Lines(_) => Ok(()),
         }
     }
 

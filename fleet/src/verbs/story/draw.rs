@@ -89,7 +89,7 @@ pub(super) fn by(cause: Cause) -> &'static str {
 
 pub(super) fn tone(state: State) -> Tone {
     match state {
-        State::Told(outcome, _) => outcome.class().tone(),
+        State::Known(outcome, _) => outcome.class().tone(),
         _ => Tone::Attention,
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn details(step: &Step) -> String {
     }
     match (&step.ran, step.state) {
         (Some(ran), _) => parts.extend(run(ran)),
-        (None, State::Told(_, at)) => parts.push(format!("told {}", time(at))),
+        (None, State::Known(_, at)) => parts.push(format!("told {}", time(at))),
         (None, State::OnTheWay(until)) => parts.push(format!("sent until {}", time(until))),
     }
     if !step.why.is_empty() {
@@ -197,7 +197,7 @@ pub fn json(story: &Story, is_complete: bool) -> Value {
     };
     let entry = |(n, step): (usize, &Step)| {
         let (outcome, told, until) = match step.state {
-            State::Told(outcome, at) => (Some(outcome), Some(time(at)), None),
+            State::Known(outcome, at) => (Some(outcome), Some(time(at)), None),
             State::OnTheWay(until) => (None, None, Some(time(until))),
         };
         json!({

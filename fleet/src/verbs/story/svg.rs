@@ -106,7 +106,7 @@ impl Canvas {
         // A clock that is ahead would press all others together.
         let is_sure = |step: &&Step| step.clock.is_none_or(|off| off < 0);
         let last = |step: &Step| match step.state {
-            State::Told(_, at) => at,
+            State::Known(_, at) => at,
             State::OnTheWay(_) => step.fired,
         };
         let last = story.steps.iter().filter(is_sure).map(last).max();
@@ -212,7 +212,7 @@ impl Canvas {
         let began = step.ran.as_ref().and_then(|ran| ran.began).map(x);
         let ended = step.ran.as_ref().and_then(|ran| ran.ended).map(x);
         let told = match step.state {
-            State::Told(_, at) => Some(x(at)),
+            State::Known(_, at) => Some(x(at)),
             State::OnTheWay(_) => None,
         };
         let (shown, last) = match (began, ended.or(told.filter(|_| is_over)), told) {
