@@ -136,7 +136,7 @@ impl Seals {
         }
     }
 
-    /// Whether a letter keeps to all bounds.
+    /// Whether an entry keeps to all bounds.
     ///
     /// # Errors
     /// Which one it breaks.
@@ -145,7 +145,7 @@ impl Seals {
         keys.try_for_each(|key| self.draft(content, &key).map(|_| ()))
     }
 
-    /// What a letter puts at one of its keys.
+    /// What an entry puts at one of its keys.
     ///
     /// # Errors
     /// It breaks a bound.

@@ -6,7 +6,7 @@ use again_base::model::{Boottime, Span};
 
 use crate::ask::{Failure, Reason};
 use crate::backend::Error;
-use crate::step::model::LetterId;
+use crate::step::model::EntryId;
 use crate::wire::key::Key;
 use crate::wire::name::Name;
 
@@ -17,7 +17,7 @@ const SHOWN: Span = Span::from_secs(120);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
     /// Sending this.
-    Letter(LetterId),
+    OutboxEntry(EntryId),
     /// Sending events.
     Events,
     /// Taking a slot of this group.
@@ -41,7 +41,7 @@ pub enum Work {
 impl Work {
     /// Whether it is tried over and over as long as it fails and is wanted.
     fn is_retried(&self) -> bool {
-        !matches!(self, Work::Letter(LetterId::Node) | Work::Watch(_))
+        !matches!(self, Work::OutboxEntry(EntryId::Node) | Work::Watch(_))
     }
 
     fn reason(&self, error: &Error) -> Option<Reason> {
@@ -113,7 +113,7 @@ mod tests {
     fn to(target: &str) -> Work {
         let (target, name) = (target.parse(), "again".parse());
         let (target, name) = (target.expect("a certname"), name.expect("a name"));
-        Work::Letter(LetterId::To(target, name))
+        Work::OutboxEntry(EntryId::To(target, name))
     }
 
     fn denied() -> Error {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn work_fails_and_succeeds_by_itself() {
         let (mut failures, full) = (Failures::default(), Error::Full("no".to_owned()));
-        let node = Work::Letter(LetterId::Node);
+        let node = Work::OutboxEntry(EntryId::Node);
         assert!(failures.refused(node.clone(), &Error::TooLarge, "too large", at(0)));
         assert!(failures.refused(to("web1"), &denied(), "not allowed", at(0)));
         assert!(!failures.refused(to("web2"), &denied(), "not allowed", at(0)));

@@ -9,17 +9,17 @@ use rustix::fs::OFlags;
 
 use crate::outbox::{Bounds, Directory, NotKept, Outbox};
 use crate::policy::fire::Numbers;
-use crate::step::model::{Draft, LetterId, Logged};
+use crate::step::model::{Draft, EntryId, Logged};
 
-/// How much each may hold: more letters than there may be, and room for the number, for the failures that were logged, and
+/// How much each may hold: more entries than there may be, and room for the number, for the failures that were logged, and
 /// for what this node tells of itself.
 const BOUNDS: Bounds = Bounds {
     count: 20_003,
     bytes: 128 << 20,
 };
-/// Key of the numbers that were given to triggers. No letter has it.
+/// Key of the numbers that were given to triggers. No entry has it.
 const NUMBER: &str = "number";
-/// Key of the failures that were logged. No letter has it.
+/// Key of the failures that were logged. No entry has it.
 const LOGGED: &str = "logged";
 
 /// Both outboxes.
@@ -39,7 +39,7 @@ pub struct Found {
     pub numbers: Numbers,
     /// The failures that were logged.
     pub logged: Logged,
-    /// The letters.
+    /// The entries.
     pub drafts: Vec<Draft>,
     /// What cannot be read, and why.
     pub unread: Vec<String>,
@@ -79,23 +79,23 @@ impl Keep {
         Ok((keep, found))
     }
 
-    fn of(&mut self, letter: &LetterId) -> &mut Outbox<Directory> {
-        match letter {
-            LetterId::Node | LetterId::Targets(_) | LetterId::To(..) | LetterId::Selection(..) => {
+    fn of(&mut self, entry: &EntryId) -> &mut Outbox<Directory> {
+        match entry {
+            EntryId::Node | EntryId::Targets(_) | EntryId::To(..) | EntryId::Selection(..) => {
                 &mut self.fired
             }
-            LetterId::Status(_) => &mut self.told,
+            EntryId::Status(_) => &mut self.told,
         }
     }
 
-    /// Keeps a letter in place of its older version. When this returns, it is on disk.
+    /// Keeps an entry in place of its older version. When this returns, it is on disk.
     ///
     /// # Errors
     /// It is not.
     pub fn put(&mut self, draft: &Draft) -> Result<(), NotKept> {
         let value = serde_json::to_vec(draft).map_err(io::Error::from)?;
-        self.of(&draft.letter)
-            .put(&draft.letter.to_string(), &value)
+        self.of(&draft.entry)
+            .put(&draft.entry.to_string(), &value)
     }
 
     /// Keeps the failures that were logged, if they have changed.
@@ -122,15 +122,15 @@ impl Keep {
         self.fired.put(NUMBER, &value)
     }
 
-    /// Takes a letter off; before that, writes the numbers down.
+    /// Takes an entry off; before that, writes the numbers down.
     ///
     /// # Errors
-    /// The letter stays.
-    pub fn forget(&mut self, letter: &LetterId, numbers: Option<Numbers>) -> Result<(), NotKept> {
+    /// The entry stays.
+    pub fn forget(&mut self, entry: &EntryId, numbers: Option<Numbers>) -> Result<(), NotKept> {
         if let Some(numbers) = numbers {
             self.put_numbers(numbers)?;
         }
-        Ok(self.of(letter).remove(&letter.to_string())?)
+        Ok(self.of(entry).remove(&entry.to_string())?)
     }
 }
 
@@ -154,7 +154,7 @@ impl Found {
         }
         match serde_json::from_slice::<Draft>(value) {
             Ok(draft) => self.drafts.push(draft),
-            Err(e) => self.unread.push(format!("'{key}' is no letter: {e}")),
+            Err(e) => self.unread.push(format!("'{key}' is no entry: {e}")),
         }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
     fn draft(version: u64) -> Draft {
         let trigger = trigger();
         Draft {
-            letter: LetterId::To(trigger.target.clone(), trigger.name.clone()),
+            entry: EntryId::To(trigger.target.clone(), trigger.name.clone()),
             version,
             term: Term {
                 began: Moment::default(),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_and_the_number_are_there_again() {
+    fn entries_and_the_number_are_there_again() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("serve");
         let (mut keep, found) = Keep::open(&path).expect("opened");
@@ -233,10 +233,10 @@ mod tests {
             (Numbers::default(), vec![draft(2)])
         );
         let numbers = Numbers { last: 7, before: 9 };
-        keep.forget(&draft(2).letter, Some(numbers))
+        keep.forget(&draft(2).entry, Some(numbers))
             .expect("forgotten");
         let failed = (2, Id::from_bits(1), Outcome::Failed, false);
-        let logged = Logged::from([(draft(2).letter, failed)]);
+        let logged = Logged::from([(draft(2).entry, failed)]);
         keep.put_logged(&logged).expect("kept");
         drop(keep);
         let (_, found) = Keep::open(&path).expect("opened");
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_letter_is_said_and_stops_nothing() {
+    fn what_is_no_entry_is_said_and_stops_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("serve");
         let (mut keep, _) = Keep::open(&path).expect("opened");

@@ -3,7 +3,7 @@
 
 use again_base::model::{Moment, Span};
 
-use super::model::{Content, Found, Letter, LetterId, Place, State};
+use super::model::{Content, Found, OutboxEntry, EntryId, Place, State};
 use crate::policy::replay::TriggerKey;
 use crate::policy::judge;
 use crate::wire::outcome::Outcome;
@@ -40,8 +40,8 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
         state.early.remove(place);
         return Some(Early::Over(why));
     }
-    let letter = state.letters.get(&LetterId::Status(which.clone()));
-    let is_told = letter.is_some_and(|letter| is_told(letter, state.rules.skew, now));
+    let entry = state.entries.get(&EntryId::Status(which.clone()));
+    let is_told = entry.is_some_and(|entry| is_told(entry, state.rules.skew, now));
     state.early.insert(place.clone(), (which, since));
     Some(Early::Held(
         LOOK_AGAIN.min(left).min(in_time),
@@ -50,12 +50,12 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
     ))
 }
 
-/// Whether a letter tells that its trigger is held, and no clock was set here since.
-fn is_told(letter: &Letter, skew: Span, now: &Moment) -> bool {
-    let Content::Status { told, .. } = &letter.content else {
+/// Whether an entry tells that its trigger is held, and no clock was set here since.
+fn is_told(entry: &OutboxEntry, skew: Span, now: &Moment) -> bool {
+    let Content::Status { told, .. } = &entry.content else {
         return false;
     };
-    let began = &letter.term.began;
+    let began = &entry.term.began;
     let (lasted, by_the_clock) = (now.uptime.since(began.uptime), now.wall.since(began.wall));
     let is_set = lasted > by_the_clock + skew || by_the_clock > lasted + skew;
     told.outcome == Outcome::Held && began.boot == now.boot && !is_set

@@ -1,4 +1,4 @@
-//! Letters of the outbox: their names, versions, contents, and the keys they are written to.
+//! Entries of the outbox: their names, versions, contents, and the keys they are written to.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::wire::outcome::{Outcome, TriggerStatus};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
-/// A letter in the outbox. Results have an outbox of their own, so that what others cause takes no room from what this node
+/// An entry in the outbox. Results have an outbox of their own, so that what others cause takes no room from what this node
 /// fires.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum LetterId {
+pub enum EntryId {
     /// What this node tells of itself. It comes first, for triggers wait for it.
     Node,
     /// The targets of a rolling run, by the id of its triggers.
@@ -32,15 +32,15 @@ pub enum LetterId {
     Status(TriggerKey),
 }
 
-/// For the outbox: no two letters have the same.
-impl fmt::Display for LetterId {
+/// For the outbox: no two entries have the same.
+impl fmt::Display for EntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LetterId::Node => f.write_str("node"),
-            LetterId::Targets(id) => write!(f, "targets/{id}"),
-            LetterId::To(target, name) => write!(f, "to/{target}/{name}"),
-            LetterId::Selection(node, name) => write!(f, "selection/{node}/{name}"),
-            LetterId::Status(which) => {
+            EntryId::Node => f.write_str("node"),
+            EntryId::Targets(id) => write!(f, "targets/{id}"),
+            EntryId::To(target, name) => write!(f, "to/{target}/{name}"),
+            EntryId::Selection(node, name) => write!(f, "selection/{node}/{name}"),
+            EntryId::Status(which) => {
                 let TriggerKey {
                     sender,
                     name,
@@ -53,11 +53,11 @@ impl fmt::Display for LetterId {
     }
 }
 
-/// A letter on its way to the outbox, and as it stands there. It can be signed anew: what counts is its version.
+/// An entry on its way to the outbox, and as it stands there. It can be signed anew: what counts is its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draft {
-    /// The letter.
-    pub letter: LetterId,
+    /// The entry.
+    pub entry: EntryId,
     /// Which version of it.
     pub version: u64,
     /// What it says.
@@ -66,7 +66,7 @@ pub struct Draft {
     pub term: Term,
 }
 
-/// What a letter says.
+/// What an entry says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// What this node tells of itself.

@@ -6,16 +6,16 @@
 //!
 //! - The **sender** keeps a trigger until its target told something of it, or its time is over, and puts it again whenever
 //!   the backend comes back. Numbers make that harmless.
-//! - What a **node** tells of itself is a letter too, and the backend has it before the triggers that are fired after it.
+//! - What a **node** tells of itself is an entry too, and the backend has it before the triggers that are fired after it.
 //! - The **target** removes a register only when those who take have recorded it, and only the revision that was judged. It
 //!   keeps what it told, and tells it again when the same number comes again.
 
 /// Triggers that came too early.
 mod ahead;
-/// Contents of letters, and the keys they are written to.
+/// Contents of entries, and the keys they are written to.
 mod content;
-/// Letters to the backend: on disk first, then put until the backend has them.
-mod letters;
+/// Entries to the backend: on disk first, then put until the backend has them.
+mod entries;
 /// What goes in, what comes out, and what is remembered.
 pub mod model;
 /// What this node tells of itself.
@@ -45,7 +45,7 @@ mod turns;
 
 use again_base::model::{Boottime, Moment};
 
-use self::model::{Action, Event, LetterId, State};
+use self::model::{Action, Event, EntryId, State};
 use crate::wire::outcome::TriggerStatus;
 
 /// Takes one step.
@@ -59,7 +59,7 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
             node::reached(state, now);
             target::reached(state, now);
             selections::reached(state, now, out);
-            letters::reached(state, now, out);
+            entries::reached(state, now, out);
         }
         Event::Lost => {
             state.is_linked = false;
@@ -70,28 +70,28 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
         Event::Gone(place) => target::gone(state, &place),
         Event::Heard(told) => heard(state, told, now, out),
         Event::Kept {
-            letter,
+            entry,
             version,
             kept,
         } => {
             let is_kept = kept.is_ok();
-            letters::kept(state, &letter, version, kept, now, out);
-            selections::kept(state, &letter, version, is_kept, now, out);
-            sender::review(state, Some(&letter), now, out);
+            entries::kept(state, &entry, version, kept, now, out);
+            selections::kept(state, &entry, version, is_kept, now, out);
+            sender::review(state, Some(&entry), now, out);
         }
         Event::Put {
-            letter,
+            entry,
             version,
             key,
             answer,
         } => {
-            letters::answered(state, &letter, version, &key, &answer, now);
-            if letter == LetterId::Node {
-                letters::release(state, now, out);
+            entries::answered(state, &entry, version, &key, &answer, now);
+            if entry == EntryId::Node {
+                entries::release(state, now, out);
                 node::guard(state, now, out);
             }
-            selections::settle(state, &letter, now, out);
-            sender::review(state, Some(&letter), now, out);
+            selections::settle(state, &entry, now, out);
+            sender::review(state, Some(&entry), now, out);
         }
         Event::Inventory(inventory) => node::tell(state, inventory, now, out),
         Event::OwnKey { revision, found } => {
@@ -143,7 +143,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     sender::end(state, now, out);
     selections::end(state, now, out);
     results::end(state, now, out);
-    letters::send_due(state, now, out);
+    entries::send_due(state, now, out);
     node::tick(state, now, out);
     target::tick(state, now, out);
     selections::look(state, now, out);
@@ -152,9 +152,9 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// Hears what became of a trigger. A stored selection may wait for that.
 fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
-    let letter = LetterId::To(told.target.clone(), told.name.clone());
+    let entry = EntryId::To(told.target.clone(), told.name.clone());
     sender::heard(state, told, now, out);
-    selections::settle(state, &letter, now, out);
+    selections::settle(state, &entry, now, out);
 }
 
 #[cfg(test)]

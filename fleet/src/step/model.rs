@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
-pub use super::content::{Content, Draft, LetterId};
+pub use super::content::{Content, Draft, EntryId};
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
@@ -49,10 +49,10 @@ pub enum Event {
     Gone(Place),
     /// A target told this; its signature holds.
     Heard(TriggerStatus),
-    /// A letter was signed and is on disk, or could not be kept.
+    /// An entry was signed and is on disk, or could not be kept.
     Kept {
-        /// The letter.
-        letter: LetterId,
+        /// The entry.
+        entry: EntryId,
         /// Which version of it.
         version: u64,
         /// Whether it is on disk, or why not.
@@ -84,8 +84,8 @@ pub enum Event {
     NotTaken(u64),
     /// The backend's answer to a put. An error may mean that it happened all the same.
     Put {
-        /// The letter.
-        letter: LetterId,
+        /// The entry.
+        entry: EntryId,
         /// Which version of it.
         version: u64,
         /// Where to.
@@ -173,10 +173,10 @@ pub struct Answer {
 pub enum Action {
     /// Sign these together, write each to the outbox in place of its older version, and sync; answered by `Kept` for each.
     Keep(Vec<Draft>),
-    /// Put this version of a letter, as it was signed; answered by `Put`. It need not stay there after that time.
+    /// Put this version of an entry, as it was signed; answered by `Put`. It need not stay there after that time.
     Put {
-        /// The letter.
-        letter: LetterId,
+        /// The entry.
+        entry: EntryId,
         /// Which version of it.
         version: u64,
         /// Where to.
@@ -186,11 +186,11 @@ pub enum Action {
     },
     /// Write down these numbers that were given to triggers.
     KeepNumbers(Numbers),
-    /// Take a letter off the outbox. Before that, with a number, write this down in place of the last one: a service that
+    /// Take an entry off the outbox. Before that, with a number, write this down in place of the last one: a service that
     /// begins has to be told which numbers were given.
     Forget {
-        /// The letter.
-        letter: LetterId,
+        /// The entry.
+        entry: EntryId,
         /// The numbers that were given to triggers.
         number: Option<Numbers>,
     },
@@ -252,15 +252,15 @@ pub(super) struct Resolving {
     pub(super) nodes: Vec<Inventory>,
     /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the backend; none while the targets
     /// are being written.
-    pub(super) unkept: BTreeMap<LetterId, BTreeMap<LetterId, u64>>,
+    pub(super) unkept: BTreeMap<EntryId, BTreeMap<EntryId, u64>>,
     /// Selections of which it was logged that too many triggers wait.
-    pub(super) waits: BTreeSet<LetterId>,
+    pub(super) waits: BTreeSet<EntryId>,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
-pub type Logged = BTreeMap<LetterId, (u64, Id, Outcome, bool)>;
+pub type Logged = BTreeMap<EntryId, (u64, Id, Outcome, bool)>;
 
-/// Everything a service remembers; what has to outlive it is in the letters, and in what was logged.
+/// Everything a service remembers; what has to outlive it is in the entries, and in what was logged.
 #[derive(Debug, Clone)]
 pub struct State {
     /// What this node was set to. May be changed between two steps.
@@ -270,7 +270,7 @@ pub struct State {
     pub(super) numbers: Numbers,
     /// What of them is written down: the highest that was given before the clock was set back.
     pub(super) kept_before: u64,
-    pub(super) letters: BTreeMap<LetterId, Letter>,
+    pub(super) entries: BTreeMap<EntryId, OutboxEntry>,
     /// How many of them are results, by who fired.
     pub(super) told: Quotas<Node>,
     /// The version of what this node tells of itself that the backend is to have before any trigger.
@@ -300,9 +300,9 @@ pub struct State {
     pub(super) wakes: Option<Boottime>,
 }
 
-/// A letter, and how far it has come.
+/// An entry, and how far it has come.
 #[derive(Debug, Clone)]
-pub(super) struct Letter {
+pub(super) struct OutboxEntry {
     pub content: Content,
     pub version: u64,
     /// The highest version that is on disk; 0 for none.
@@ -328,18 +328,18 @@ pub(super) struct Letter {
 #[derive(Debug, Clone)]
 pub(super) struct Firing {
     pub client: Client,
-    /// The letters that it waits for, and their versions.
-    pub waits: BTreeMap<LetterId, u64>,
+    /// The entries that it waits for, and their versions.
+    pub waits: BTreeMap<EntryId, u64>,
     pub deadline: Boottime,
     pub said: Said,
 }
 
 impl State {
-    /// A service that begins, with the letters in its outbox and the numbers that it wrote down.
+    /// A service that begins, with the entries in its outbox and the numbers that it wrote down.
     pub fn new(
         rules: Rules,
         kept: Numbers,
-        letters: impl IntoIterator<Item = Draft>,
+        entries: impl IntoIterator<Item = Draft>,
         now: &Moment,
     ) -> State {
         let limit = now.wall + rules.skew;
@@ -349,7 +349,7 @@ impl State {
             // If it is ahead of the clock, the next number says so.
             numbers: kept,
             kept_before: kept.before,
-            letters: BTreeMap::new(),
+            entries: BTreeMap::new(),
             told: Quotas::new(OF_A_SENDER),
             first: 0,
             not_taken: 0,
@@ -367,7 +367,7 @@ impl State {
             handed: None,
             wakes: Some(now.uptime),
         };
-        for draft in letters {
+        for draft in entries {
             match &draft.content {
                 Content::Trigger(trigger)
                     if trigger.number <= limit.millis() || trigger.number > kept.before =>
@@ -381,12 +381,12 @@ impl State {
                 }
                 Content::Targets(_) | Content::Selection(_) | Content::Status { .. } => {}
             }
-            let mut letter = Letter::new(draft.content, draft.version, draft.term);
-            letter.kept = draft.version;
-            if let Some((told, lineage)) = letter.told() {
+            let mut entry = OutboxEntry::new(draft.content, draft.version, draft.term);
+            entry.kept = draft.version;
+            if let Some((told, lineage)) = entry.told() {
                 state.told.add(&told.sender, size(lineage));
             }
-            state.letters.insert(draft.letter, letter);
+            state.entries.insert(draft.entry, entry);
         }
         state.recover_selections();
         state
@@ -413,27 +413,27 @@ impl State {
         self.ahead
     }
 
-    /// What a letter says.
-    pub fn letter(&self, id: &LetterId) -> Option<&Content> {
-        self.letters.get(id).map(|letter| &letter.content)
+    /// What an entry says.
+    pub fn entry(&self, id: &EntryId) -> Option<&Content> {
+        self.entries.get(id).map(|entry| &entry.content)
     }
 
-    /// Why the newest version of a letter is not on disk, if that was tried in vain.
-    pub fn not_kept(&self, id: &LetterId) -> Option<&str> {
-        self.letters.get(id)?.not_kept.as_deref()
+    /// Why the newest version of an entry is not on disk, if that was tried in vain.
+    pub fn not_kept(&self, id: &EntryId) -> Option<&str> {
+        self.entries.get(id)?.not_kept.as_deref()
     }
 
     /// What the outbox should hold.
-    pub fn letters(&self) -> impl Iterator<Item = (&LetterId, &Content)> {
-        self.letters
+    pub fn entries(&self) -> impl Iterator<Item = (&EntryId, &Content)> {
+        self.entries
             .iter()
-            .map(|(id, letter)| (id, &letter.content))
+            .map(|(id, entry)| (id, &entry.content))
     }
 
     /// How many results the backend does not have yet.
     pub fn untold(&self) -> u64 {
-        let results = self.letters.values().filter(|letter| letter.is_told());
-        results.filter(|letter| !letter.left.is_empty()).count() as u64
+        let results = self.entries.values().filter(|entry| entry.is_told());
+        results.filter(|entry| !entry.left.is_empty()).count() as u64
     }
 
     /// Wants a tick then, or earlier.
@@ -446,9 +446,9 @@ impl State {
     }
 }
 
-impl Letter {
-    pub fn new(content: Content, version: u64, term: Term) -> Letter {
-        Letter {
+impl OutboxEntry {
+    pub fn new(content: Content, version: u64, term: Term) -> OutboxEntry {
+        OutboxEntry {
             left: content.keys(),
             content,
             version,

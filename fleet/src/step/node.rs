@@ -1,10 +1,10 @@
-//! What this node tells of itself: one letter, replaced in place, that is never let go; and the key where it stands, which is this
+//! What this node tells of itself: one entry, replaced in place, that is never let go; and the key where it stands, which is this
 //! node's alone.
 
 use again_base::model::{Moment, Span, Walltime};
 
-use super::letters;
-use super::model::{Action, Content, Draft, LetterId, State};
+use super::entries;
+use super::model::{Action, Content, Draft, EntryId, State};
 use super::own_key::OwnKey;
 use crate::policy::presence;
 use crate::policy::term::{self, Term};
@@ -20,7 +20,7 @@ const MOST_NAMED: usize = 3;
 /// Tells this, if it is not what is told already. The triggers of a run that told something to select by wait for it; those of
 /// others do not.
 pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut Vec<Action>) {
-    let older = state.letters.get(&LetterId::Node);
+    let older = state.entries.get(&EntryId::Node);
     let known = published(state);
     let is_kept = older.is_some_and(|older| older.not_kept.is_none());
     if is_kept && known.is_some_and(|known| known.tells_the_same(&news)) {
@@ -46,7 +46,7 @@ fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: 
     let serial = at.max(state.own_key.last.saturating_add(1));
     state.own_key.last = serial;
     let draft = Draft {
-        letter: LetterId::Node,
+        entry: EntryId::Node,
         version,
         content: Content::Node(Inventory { at, serial, ..news }),
         term: Term {
@@ -54,11 +54,11 @@ fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: 
             until: Walltime::from_millis(u64::MAX),
         },
     };
-    letters::write(state, vec![draft], now, out);
+    entries::write(state, vec![draft], now, out);
 }
 
 fn published(state: &State) -> Option<&Inventory> {
-    match &state.letters.get(&LetterId::Node)?.content {
+    match &state.entries.get(&EntryId::Node)?.content {
         Content::Node(known) => Some(known),
         _ => None,
     }
@@ -119,19 +119,19 @@ fn begin(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     guard(state, now, out);
     if !has_begun {
         sign_anew(state, now, out);
-        letters::send(state, &LetterId::Node, now, out);
+        entries::send(state, &EntryId::Node, now, out);
     }
 }
 
 /// Publishes the same again, newly signed, if that is due: others see from it that this node is connected.
 pub(super) fn sign_anew(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let letter = state.letters.get(&LetterId::Node);
-    let (Some(letter), Some(known)) = (letter, published(state)) else {
+    let entry = state.entries.get(&EntryId::Node);
+    let (Some(entry), Some(known)) = (entry, published(state)) else {
         return;
     };
     let is_due = presence::is_due(Walltime::from_millis(known.at), now.wall);
     if state.is_linked && state.own_key.is_seen && is_due {
-        let (known, version) = (known.clone(), letter.version + 1);
+        let (known, version) = (known.clone(), entry.version + 1);
         publish(state, known, version, now, out);
     }
 }
@@ -149,8 +149,8 @@ pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// Puts what this node published at its own key again, if something else stands there: at most once a minute.
 pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let (own, letter) = (&state.own_key, state.letters.get(&LetterId::Node));
-    let (Some(letter), Some(known)) = (letter, published(state)) else {
+    let (own, entry) = (&state.own_key, state.entries.get(&EntryId::Node));
+    let (Some(entry), Some(known)) = (entry, published(state)) else {
         return;
     };
     if !state.is_linked || !own.is_seen {
@@ -167,7 +167,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let Some(other) = other else {
         return;
     };
-    let (known, version, is_put) = (known.clone(), letter.version, letter.left.is_empty());
+    let (known, version, is_put) = (known.clone(), entry.version, entry.left.is_empty());
     let is_newer = matches!(other, Other::Newer(_));
     if !is_put && !is_newer {
         // It is about to be replaced.
@@ -186,10 +186,10 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if is_newer {
         return publish(state, known, version + 1, now, out);
     }
-    if let Some(letter) = state.letters.get_mut(&LetterId::Node) {
-        letter.left = letter.content.keys();
+    if let Some(entry) = state.entries.get_mut(&EntryId::Node) {
+        entry.left = entry.content.keys();
     }
-    letters::send(state, &LetterId::Node, now, out);
+    entries::send(state, &EntryId::Node, now, out);
 }
 
 /// What stands at the own key instead of what this node published.

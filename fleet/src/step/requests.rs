@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use again_base::model::Moment;
 
-use super::model::{Action, Back, Client, Letter, Said, SelectionState, State};
+use super::model::{Action, Back, Client, OutboxEntry, Said, SelectionState, State};
 use super::{selections, sender};
 use crate::policy::fire::{self, Request};
 use crate::wire::trigger::{Ask, Trigger};
@@ -54,15 +54,15 @@ pub(super) fn take_back(
                 Back::To(node) => trigger.target == *node,
             }
     };
-    let cancel = |letter: &Letter| {
-        let trigger = letter.trigger().filter(is_meant)?;
+    let cancel = |entry: &OutboxEntry| {
+        let trigger = entry.trigger().filter(is_meant)?;
         Some(fire::cancel(
             trigger,
-            sender::still(state, letter, now),
+            sender::still(state, entry, now),
             (number, now.wall),
         ))
     };
-    let cancels = state.letters.values().filter_map(cancel).collect();
+    let cancels = state.entries.values().filter_map(cancel).collect();
     let mut said = Said {
         selection: selections::take_back(state, what, now, out),
         ..Said::default()

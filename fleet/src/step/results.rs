@@ -4,8 +4,8 @@ use std::ops::Bound;
 
 use again_base::model::{Moment, Span, Walltime};
 
-use super::letters;
-use super::model::{Action, Content, Draft, Letter, LetterId, State};
+use super::entries;
+use super::model::{Action, Content, Draft, OutboxEntry, EntryId, State};
 use super::room::size;
 use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
@@ -34,8 +34,8 @@ pub(super) fn stopped(
     out: &mut Vec<Action>,
 ) {
     for one in stopped {
-        let came_here = state.letters.iter().filter_map(|(id, letter)| match id {
-            LetterId::Status(which) if letter.content.comes_from(&one.origin) => Some(which.clone()),
+        let came_here = state.entries.iter().filter_map(|(id, entry)| match id {
+            EntryId::Status(which) if entry.content.comes_from(&one.origin) => Some(which.clone()),
             _ => None,
         });
         let came_here: Vec<TriggerKey> = came_here.collect();
@@ -54,16 +54,16 @@ pub(super) fn stopped(
 
 /// Tells what became of a trigger once more, with the ways that were stopped since.
 fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
-    let id = LetterId::Status(which.clone());
-    let Some(letter) = state.letters.get(&id) else {
+    let id = EntryId::Status(which.clone());
+    let Some(entry) = state.entries.get(&id) else {
         return;
     };
-    let (version, term) = (letter.version + 1, letter.term.clone());
+    let (version, term) = (entry.version + 1, entry.term.clone());
     let Content::Status {
         mut told,
         lineage,
         has_turn,
-    } = letter.content.clone()
+    } = entry.content.clone()
     else {
         return;
     };
@@ -73,7 +73,7 @@ fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<
     told.stopped = ways(state, &lineage);
     let outcome = told.outcome;
     let draft = Draft {
-        letter: id,
+        entry: id,
         version,
         content: Content::Status {
             told,
@@ -82,7 +82,7 @@ fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<
         },
         term,
     };
-    letters::write(state, vec![draft], now, out);
+    entries::write(state, vec![draft], now, out);
     only_newest(state, which, outcome, false);
 }
 
@@ -155,11 +155,11 @@ pub(super) fn tell(
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let id = LetterId::Status(which.clone());
+    let id = EntryId::Status(which.clone());
     let why = outcome::words(news.why);
     let (mut version, mut until, mut ran) = (1, news.until, news.ran.clone());
-    if let Some(letter) = state.letters.get_mut(&id)
-        && let Content::Status { told, has_turn, .. } = &letter.content
+    if let Some(entry) = state.entries.get_mut(&id)
+        && let Content::Status { told, has_turn, .. } = &entry.content
     {
         ran = ran.or_else(|| told.ran.clone());
         let is_same = (told.outcome, told.above) == (news.outcome, news.above)
@@ -169,13 +169,13 @@ pub(super) fn tell(
                 || !has_turn && now.wall.since(Walltime::from_millis(told.at)) < SAY_AGAIN);
         if is_same || rank(news.outcome) < rank(told.outcome) {
             if news.again {
-                letter.left = letter.content.keys();
+                entry.left = entry.content.keys();
                 only_newest(state, which, news.outcome, false);
-                letters::send(state, &id, now, out);
+                entries::send(state, &id, now, out);
             }
             return;
         }
-        (version, until) = (letter.version + 1, until.max(letter.term.until));
+        (version, until) = (entry.version + 1, until.max(entry.term.until));
     } else if !has_room(state, which, news.lineage, out) {
         let (outcome, name, sender) = (news.outcome, &which.name, &which.sender);
         out.push(Action::Note(format!(
@@ -198,7 +198,7 @@ pub(super) fn tell(
         waits: news.waits,
     };
     let draft = Draft {
-        letter: id,
+        entry: id,
         version,
         content: Content::Status {
             told,
@@ -210,7 +210,7 @@ pub(super) fn tell(
             until,
         },
     };
-    letters::write(state, vec![draft], now, out);
+    entries::write(state, vec![draft], now, out);
     only_newest(state, which, news.outcome, version == 1);
 }
 
@@ -219,14 +219,14 @@ pub(super) fn tell(
 /// if the sender's clock was set back.
 fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: bool) {
     let id = |number, bits| {
-        LetterId::Status(TriggerKey {
+        EntryId::Status(TriggerKey {
             number,
             id: Id::from_bits(bits),
             ..which.clone()
         })
     };
     let (first, last) = (id(0, 0), id(u64::MAX, u128::MAX));
-    let this = LetterId::Status(which.clone());
+    let this = EntryId::Status(which.clone());
     let place = (which.sender.clone(), which.name.clone());
     let stands = state.registers.get(&place);
     let stands = stands.is_some_and(|register| register.is(which));
@@ -234,48 +234,48 @@ fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: 
     // what is put again after it counts again.
     let stands = stands && outcome != Outcome::Superseded;
     if stands {
-        if let Some(letter) = state.letters.get_mut(&this) {
-            letter.is_past = false;
+        if let Some(entry) = state.entries.get_mut(&this) {
+            entry.is_past = false;
         }
         let above = (Bound::Excluded(this.clone()), Bound::Included(last.clone()));
-        for (_, letter) in state.letters.range_mut(above).filter(|_| is_new) {
-            letter.is_past = true;
-            leave_result(letter);
+        for (_, entry) in state.entries.range_mut(above).filter(|_| is_new) {
+            entry.is_past = true;
+            leave_result(entry);
         }
     }
-    let letters = state.letters.range(first..=last).rev();
-    let mut newest = letters.filter(|(_, letter)| !letter.is_past);
+    let entries = state.entries.range(first..=last).rev();
+    let mut newest = entries.filter(|(_, entry)| !entry.is_past);
     // This one, or the one that was the newest until now. A copy of a higher number may have stood there between; who asks now is answered.
     let older = if newest.next().is_some_and(|(id, _)| *id == this) {
         newest.next().map(|(id, _)| id.clone())
     } else {
         Some(this).filter(|_| !stands)
     };
-    if let Some(letter) = older.and_then(|id| state.letters.get_mut(&id)) {
-        leave_result(letter);
+    if let Some(entry) = older.and_then(|id| state.entries.get_mut(&id)) {
+        leave_result(entry);
     }
 }
 
 /// Tells what became of a trigger in the story only, unless its sender, whose clock may have been set back, has to hear of a number.
-fn leave_result(letter: &mut Letter) {
-    if let Content::Status { told, .. } = &letter.content
+fn leave_result(entry: &mut OutboxEntry) {
+    if let Content::Status { told, .. } = &entry.content
         && told.above.is_none()
     {
-        letter.left.remove(&told.key());
+        entry.left.remove(&told.key());
     }
 }
 
 /// Lets go of what was told, once the backend has it and nobody can ask again. What still runs is told when it ends.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let goes_on = |letter: &Letter| {
-        matches!(&letter.content, Content::Status { told, .. }
+    let goes_on = |entry: &OutboxEntry| {
+        matches!(&entry.content, Content::Status { told, .. }
             if told.goes_on() && now.wall.since(Walltime::from_millis(told.at)) < LONGEST_RUN)
     };
-    drop_told(state, out, |letter| {
-        letter.term.is_over(now) && !goes_on(letter)
+    drop_told(state, out, |entry| {
+        entry.term.is_over(now) && !goes_on(entry)
     });
-    let mut letters = state.letters.values();
-    if letters.any(|letter| letter.term.is_over(now) && goes_on(letter)) {
+    let mut entries = state.entries.values();
+    if entries.any(|entry| entry.term.is_over(now) && goes_on(entry)) {
         state.wake_at(now.uptime + LOOK_AT_RUNS);
     }
 }
@@ -284,17 +284,17 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 /// who asks again is answered by those who take.
 fn has_room(state: &mut State, which: &TriggerKey, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
     let bytes = size(lineage);
-    if state.told.values() >= letters::MOST {
+    if state.told.values() >= entries::MOST {
         drop_told(state, out, |_| true);
     }
     let has_room = |state: &State| state.told.has_room(&which.sender, bytes);
     if !has_room(state) {
-        drop_told(state, out, |letter| {
-            let told = letter.told().map(|(told, _)| told);
+        drop_told(state, out, |entry| {
+            let told = entry.told().map(|(told, _)| told);
             told.is_some_and(|told| told.sender == which.sender && !told.goes_on())
         });
     }
-    state.told.values() < letters::MOST && has_room(state)
+    state.told.values() < entries::MOST && has_room(state)
 }
 
 /// How long the sender of a trigger may ask again what became of it. It is not believed that this is longer than a trigger may last.
@@ -306,23 +306,23 @@ pub(super) fn until(state: &State, trigger: &Trigger, now: &Moment) -> Walltime 
 
 /// How many unknown senders are being told that they were refused.
 pub(super) fn refusals(state: &State) -> usize {
-    let is_refusal = |letter: &&Letter| matches!(&letter.content, Content::Status { told, .. } if told.outcome == Outcome::Refused);
+    let is_refusal = |entry: &&OutboxEntry| matches!(&entry.content, Content::Status { told, .. } if told.outcome == Outcome::Refused);
     state
-        .letters
+        .entries
         .values()
         .filter(is_refusal)
         .take(MOST_REFUSALS)
         .count()
 }
 
-fn drop_told(state: &mut State, out: &mut Vec<Action>, is_meant: impl Fn(&Letter) -> bool) {
-    state.letters.retain(|id, letter| {
-        let told = letter.told();
-        let told = told.filter(|_| letter.left.is_empty() && is_meant(letter));
+fn drop_told(state: &mut State, out: &mut Vec<Action>, is_meant: impl Fn(&OutboxEntry) -> bool) {
+    state.entries.retain(|id, entry| {
+        let told = entry.told();
+        let told = told.filter(|_| entry.left.is_empty() && is_meant(entry));
         if let Some((told, lineage)) = told {
             state.told.remove(&told.sender, size(lineage));
             out.push(Action::Forget {
-                letter: id.clone(),
+                entry: id.clone(),
                 number: None,
             });
         }

@@ -5,7 +5,7 @@
 
 use again_base::model::Moment;
 
-use super::model::{Action, Answer, Content, LetterId, Register, Stage, State};
+use super::model::{Action, Answer, Content, EntryId, Register, Stage, State};
 use super::results::{self, News};
 use super::{target, turns};
 use crate::policy::replay::TriggerKey;
@@ -35,9 +35,9 @@ impl State {
         {
             return false;
         }
-        let letter = self.letters.get(&LetterId::Status(which.clone()));
-        let told = letter.and_then(|letter| match &letter.content {
-            Content::Status { told, has_turn, .. } => Some((told, *has_turn, letter.left.is_empty())),
+        let entry = self.entries.get(&EntryId::Status(which.clone()));
+        let told = entry.and_then(|entry| match &entry.content {
+            Content::Status { told, has_turn, .. } => Some((told, *has_turn, entry.left.is_empty())),
             _ => None,
         });
         let has_turn = match told {
@@ -67,8 +67,8 @@ pub(super) fn turn(state: &mut State, which: &TriggerKey, now: &Moment, out: &mu
         ..held(state, &trigger, "its turn has come")
     };
     results::tell(state, which, &news, now, out);
-    if let Some(letter) = state.letters.get_mut(&LetterId::Status(which.clone())) {
-        letter.left.clear();
+    if let Some(entry) = state.entries.get_mut(&EntryId::Status(which.clone())) {
+        entry.left.clear();
     }
     let place = (trigger.sender, trigger.name);
     if let Some(register) = state.registers.get_mut(&place) {
@@ -95,9 +95,9 @@ pub(super) fn waits(
     let Some(trigger) = state.waiting(which).cloned() else {
         return;
     };
-    let letter = state.letter(&LetterId::Status(which.clone()));
+    let entry = state.entry(&EntryId::Status(which.clone()));
     let is_told = |content: &Content| matches!(content, Content::Status { told, .. } if !told.waits);
-    if !letter.is_some_and(is_told) {
+    if !entry.is_some_and(is_told) {
         let why = format!("waits for its turn, {} at once: {words}", trigger.parallel);
         let news = News {
             waits: true,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span};
 
 use super::model::{
-    Action, Back, Content, Draft, Letter, LetterId, Said, SelectionState, State, StoredShown,
+    Action, Back, Content, Draft, OutboxEntry, EntryId, Said, SelectionState, State, StoredShown,
 };
 use super::sender::Later;
-use super::{letters, sender};
+use super::{entries, sender};
 use crate::policy::fire::Request;
 use crate::policy::stored_selection::{self, MOST, MOST_BYTES, StoredSelection};
 use crate::policy::term::{self, Term};
@@ -25,7 +25,7 @@ const TARGETS: usize = 1_000;
 /// How many of them are shown to whoever asks how the service is.
 const MOST_SHOWN: usize = 5;
 
-impl Letter {
+impl OutboxEntry {
     fn selection(&self) -> Option<&StoredSelection> {
         match &self.content {
             Content::Selection(stored) => Some(stored),
@@ -34,9 +34,9 @@ impl Letter {
     }
 
     /// A newer version of a selection.
-    fn newer_version(&self, id: &LetterId, stored: StoredSelection) -> Draft {
+    fn newer_version(&self, id: &EntryId, stored: StoredSelection) -> Draft {
         Draft {
-            letter: id.clone(),
+            entry: id.clone(),
             version: self.version + 1,
             content: Content::Selection(stored),
             term: self.term.clone(),
@@ -46,9 +46,9 @@ impl Letter {
 
 impl State {
     /// Stored selections that are not over.
-    fn selections(&self) -> impl Iterator<Item = (&LetterId, &Letter, &StoredSelection)> {
-        let letters = self.letters.iter();
-        let all = letters.filter_map(|(id, letter)| Some((id, letter, letter.selection()?)));
+    fn selections(&self) -> impl Iterator<Item = (&EntryId, &OutboxEntry, &StoredSelection)> {
+        let entries = self.entries.iter();
+        let all = entries.filter_map(|(id, entry)| Some((id, entry, entry.selection()?)));
         all.filter(|(_, _, stored)| !stored.is_over())
     }
 
@@ -60,12 +60,12 @@ impl State {
     /// The oldest stored selections, for whoever asks how the service is.
     pub fn shown_selections(&self) -> Vec<StoredShown> {
         let mut all: Vec<_> = self.selections().collect();
-        all.sort_by_key(|(_, letter, _)| letter.version);
-        let shown = |(_, letter, stored): &(_, &Letter, &StoredSelection)| StoredShown {
+        all.sort_by_key(|(_, entry, _)| entry.version);
+        let shown = |(_, entry, stored): &(_, &OutboxEntry, &StoredSelection)| StoredShown {
             id: stored.request.id.clone(),
             name: stored.request.name.clone(),
             selects: conditions(stored),
-            until: letter.term.until.millis(),
+            until: entry.term.until.millis(),
         };
         all.iter().take(MOST_SHOWN).map(shown).collect()
     }
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Stored selections whose triggers are not being written.
-    fn unsent(&self) -> impl Iterator<Item = (&LetterId, &Letter, &StoredSelection)> {
+    fn unsent(&self) -> impl Iterator<Item = (&EntryId, &OutboxEntry, &StoredSelection)> {
         let all = self.selections();
         all.filter(|(id, ..)| !self.resolving.unkept.contains_key(*id))
     }
@@ -90,12 +90,12 @@ impl State {
     /// Excludes nodes that have triggers of a selection: an earlier service died while it sent them.
     pub(super) fn recover_selections(&mut self) {
         let mut sent = BTreeMap::<Id, BTreeSet<Node>>::new();
-        for trigger in self.letters.values().filter_map(Letter::trigger) {
+        for trigger in self.entries.values().filter_map(OutboxEntry::trigger) {
             let nodes = sent.entry(trigger.id.clone()).or_default();
             nodes.insert(trigger.target.clone());
         }
-        for letter in self.letters.values_mut() {
-            if let Content::Selection(stored) = &mut letter.content
+        for entry in self.entries.values_mut() {
+            if let Content::Selection(stored) = &mut entry.content
                 && let Some(nodes) = sent.remove(&stored.request.id)
                 && !stored.is_over()
             {
@@ -111,7 +111,7 @@ fn conditions(stored: &StoredSelection) -> String {
 }
 
 /// Stores the selection of an open request, in place of an older one of the same name. Any newer selection of the name ends the older one.
-/// The letter and its version; nothing if the request is not open.
+/// The entry and its version; nothing if the request is not open.
 ///
 /// # Errors
 /// Why there is no room for it.
@@ -121,20 +121,20 @@ pub(super) fn store(
     number: u64,
     now: &Moment,
     out: &mut Vec<Action>,
-) -> Result<Option<(LetterId, u64)>, String> {
+) -> Result<Option<(EntryId, u64)>, String> {
     if request.selection.is_none() {
         return Ok(None);
     }
     let firing = request.on_behalf.as_ref().unwrap_or(&state.rules.me);
-    let id = LetterId::Selection(firing.clone(), request.name.clone());
-    let older = state.letters.get(&id);
-    let replaced = older.filter(|letter| !letter.term.is_over(now));
-    let replaced = replaced.and_then(Letter::selection);
+    let id = EntryId::Selection(firing.clone(), request.name.clone());
+    let older = state.entries.get(&id);
+    let replaced = older.filter(|entry| !entry.term.is_over(now));
+    let replaced = replaced.and_then(OutboxEntry::selection);
     if let Some(stored) = replaced.filter(|stored| !stored.is_over()) {
         let (what, new) = (words(stored), &request.id);
         out.push(Action::Info(format!("{what} is replaced by id {new}")));
     }
-    let older = older.map(|letter| letter.version);
+    let older = older.map(|entry| entry.version);
     let until = now.wall + request.ttl;
     let stored = match StoredSelection::new(request) {
         Some(stored) => has_room(state, &id, &stored).map(|()| stored).map(Some),
@@ -147,7 +147,7 @@ pub(super) fn store(
     state.resolving.unkept.remove(&id);
     state.resolving.waits.remove(&id);
     let draft = Draft {
-        letter: id.clone(),
+        entry: id.clone(),
         version: older.map_or(number, |older| number.max(older + 1)),
         content: Content::Selection(stored),
         term: Term {
@@ -156,11 +156,11 @@ pub(super) fn store(
         },
     };
     let version = draft.version;
-    letters::write(state, vec![draft], now, out);
+    entries::write(state, vec![draft], now, out);
     Ok(Some((id, version)))
 }
 
-fn has_room(state: &State, id: &LetterId, new: &StoredSelection) -> Result<(), String> {
+fn has_room(state: &State, id: &EntryId, new: &StoredSelection) -> Result<(), String> {
     let others = state.selections().filter(|(other, ..)| *other != id);
     let (count, bytes) = others.fold((0, new.size()), |(count, bytes), (_, _, one)| {
         (count + 1, bytes + one.size())
@@ -175,25 +175,25 @@ fn has_room(state: &State, id: &LetterId, new: &StoredSelection) -> Result<(), S
 }
 
 /// Removes one. That it is over is on disk before: a crash may bring back what was removed.
-fn remove(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
-    let over = state.letters.get(id).and_then(|letter| {
-        let mut stored = letter.selection()?.clone();
+fn remove(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
+    let over = state.entries.get(id).and_then(|entry| {
+        let mut stored = entry.selection()?.clone();
         stored.request.is_open = false;
         stored.excluded.clear();
-        Some(letter.newer_version(id, stored))
+        Some(entry.newer_version(id, stored))
     });
-    letters::write(state, over.into_iter().collect(), now, out);
+    entries::write(state, over.into_iter().collect(), now, out);
     forget(state, id, out);
 }
 
-/// Removes the letter of a selection. No number is written with it, as its version is none of a trigger: a full disk would refuse that, and
-/// keep the letter.
-fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
+/// Removes the entry of a selection. No number is written with it, as its version is none of a trigger: a full disk would refuse that, and
+/// keep the entry.
+fn forget(state: &mut State, id: &EntryId, out: &mut Vec<Action>) {
     state.resolving.unkept.remove(id);
     state.resolving.waits.remove(id);
-    if state.letters.remove(id).is_some() {
+    if state.entries.remove(id).is_some() {
         out.push(Action::Forget {
-            letter: id.clone(),
+            entry: id.clone(),
             number: None,
         });
     }
@@ -251,10 +251,10 @@ pub(super) fn resolve(
 /// Resolves the oldest selections, and after them those that could not be sent before. Their targets are written before any trigger: see
 /// [`kept`].
 fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let is_open = |letter: &Letter| !letter.term.is_over(now);
-    let open = state.unsent().filter(|(_, letter, _)| is_open(letter));
-    let mut open: Vec<(bool, u64, LetterId)> = open
-        .map(|(id, letter, stored)| (stored.is_resolved, letter.version, id.clone()))
+    let is_open = |entry: &OutboxEntry| !entry.term.is_over(now);
+    let open = state.unsent().filter(|(_, entry, _)| is_open(entry));
+    let mut open: Vec<(bool, u64, EntryId)> = open
+        .map(|(id, entry, stored)| (stored.is_resolved, entry.version, id.clone()))
         .collect();
     open.sort();
     let mut open = open.into_iter().map(|(.., id)| id);
@@ -262,10 +262,10 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     state.resolving.hold = Boottime::default();
     let (mut drafts, mut nobody, mut targets) = (Vec::new(), Vec::new(), 0);
     for id in open.by_ref().take(TOGETHER) {
-        let Some((letter, stored)) = state
-            .letters
+        let Some((entry, stored)) = state
+            .entries
             .get(&id)
-            .and_then(|letter| Some((letter, letter.selection()?)))
+            .and_then(|entry| Some((entry, entry.selection()?)))
         else {
             continue;
         };
@@ -273,7 +273,7 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         match stored.resolve(&state.rules.me, &nodes) {
             Ok(resolved) if !resolved.request.targets.is_empty() => {
                 targets += resolved.request.targets.len();
-                drafts.push(letter.newer_version(&id, resolved));
+                drafts.push(entry.newer_version(&id, resolved));
                 state.resolving.unkept.insert(id, BTreeMap::new());
                 if targets >= TARGETS {
                     break;
@@ -292,7 +292,7 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         }
     }
     let is_more = open.len() > 0;
-    letters::write(state, drafts, now, out);
+    entries::write(state, drafts, now, out);
     for id in nobody {
         remove(state, &id, now, out);
     }
@@ -302,11 +302,11 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// A version of a letter is on disk, or cannot be. Triggers are sent when the targets of their selection are on disk; those of a rolling
+/// A version of an entry is on disk, or cannot be. Triggers are sent when the targets of their selection are on disk; those of a rolling
 /// run not before, for all targets have to count the same others.
 pub(super) fn kept(
     state: &mut State,
-    id: &LetterId,
+    id: &EntryId,
     version: u64,
     is_kept: bool,
     now: &Moment,
@@ -317,18 +317,18 @@ pub(super) fn kept(
         .unkept
         .get(id)
         .is_some_and(BTreeMap::is_empty);
-    let letter = state.letters.get(id).filter(|one| one.version == version);
-    if let Some((letter, stored)) = letter.and_then(|one| Some((one, one.selection()?)))
+    let entry = state.entries.get(id).filter(|one| one.version == version);
+    if let Some((entry, stored)) = entry.and_then(|one| Some((one, one.selection()?)))
         && is_unsent
         && stored.is_resolved
     {
-        let request = stored.request_now(letter.term.left(now));
+        let request = stored.request_now(entry.term.left(now));
         let has_room = sender::has_room(state, request.targets.len());
         if has_room && (is_kept || request.parallel == 0) {
-            let (stored, version) = (stored.clone(), letter.version);
+            let (stored, version) = (stored.clone(), entry.version);
             send(state, id, &stored, &request, version, now, out);
         } else {
-            let (what, most) = (words(stored), letters::MOST);
+            let (what, most) = (words(stored), entries::MOST);
             if !has_room && state.resolving.waits.insert(id.clone()) {
                 let why = format!("{what} is not sent yet: {most} triggers wait already");
                 out.push(Action::Note(why));
@@ -340,17 +340,17 @@ pub(super) fn kept(
 }
 
 /// Tries a selection again later, and reads the nodes anew for all that are due then.
-fn again(state: &mut State, id: &LetterId, now: &Moment) {
+fn again(state: &mut State, id: &EntryId, now: &Moment) {
     state.resolving.unkept.remove(id);
     state.resolving.nodes.clear();
     state.resolving.hold = now.uptime + AGAIN;
     state.wake_at(state.resolving.hold);
 }
 
-/// Removes selections of which no trigger is left that is neither on disk nor in the backend. This letter has changed.
-pub(super) fn settle(state: &mut State, changed: &LetterId, now: &Moment, out: &mut Vec<Action>) {
-    let letter = state.letters.get(changed);
-    let reached = letter.map_or(u64::MAX, |letter| letter.kept.max(letter.confirmed));
+/// Removes selections of which no trigger is left that is neither on disk nor in the backend. This entry has changed.
+pub(super) fn settle(state: &mut State, changed: &EntryId, now: &Moment, out: &mut Vec<Action>) {
+    let entry = state.entries.get(changed);
+    let reached = entry.map_or(u64::MAX, |entry| entry.kept.max(entry.confirmed));
     let mut over = Vec::new();
     for (id, triggers) in &mut state.resolving.unkept {
         let is_settled = |version: &mut u64| *version <= reached;
@@ -369,7 +369,7 @@ pub(super) fn settle(state: &mut State, changed: &LetterId, now: &Moment, out: &
 /// Sends triggers to those targets of a selection that have none.
 fn send(
     state: &mut State,
-    id: &LetterId,
+    id: &EntryId,
     stored: &StoredSelection,
     request: &Request,
     version: u64,
@@ -421,17 +421,17 @@ fn words(stored: &StoredSelection) -> String {
 /// Ends those whose time is over, and removes those that were over before this service began.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let mut over = Vec::new();
-    for (id, letter) in &state.letters {
-        let Some(stored) = letter.selection() else {
+    for (id, entry) in &state.entries {
+        let Some(stored) = entry.selection() else {
             continue;
         };
-        if !stored.is_over() && letter.term.is_over(now) {
-            let (what, until) = (words(stored), term::shown(letter.term.until));
+        if !stored.is_over() && entry.term.is_over(now) {
+            let (what, until) = (words(stored), term::shown(entry.term.until));
             out.push(Action::Note(format!(
                 "{what} expired at {until}, before it was sent to all nodes that it selects"
             )));
         }
-        if stored.is_over() || letter.term.is_over(now) {
+        if stored.is_over() || entry.term.is_over(now) {
             over.push(id.clone());
         }
     }
@@ -449,13 +449,13 @@ pub(super) fn take_back(
 ) -> Option<SelectionState> {
     let mut removed = Vec::new();
     let mut drafts = Vec::new();
-    for (id, letter, stored) in state.selections() {
+    for (id, entry, stored) in state.selections() {
         match what {
             Back::Id(of) if stored.request.id == *of => removed.push(id.clone()),
             Back::Id(_) => {}
             Back::To(node) => {
                 let less = stored.without(node);
-                drafts.extend(less.map(|less| letter.newer_version(id, less)));
+                drafts.extend(less.map(|less| entry.newer_version(id, less)));
             }
         }
     }
@@ -463,6 +463,6 @@ pub(super) fn take_back(
     for id in removed {
         remove(state, &id, now, out);
     }
-    letters::write(state, drafts, now, out);
+    entries::write(state, drafts, now, out);
     is_changed.then_some(SelectionState::Cancelled)
 }

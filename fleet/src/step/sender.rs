@@ -1,6 +1,6 @@
 //! The half that fires.
 //!
-//! A trigger is a letter until its target told something final for the sender, or its time is over. A second one of the same
+//! A trigger is an entry until its target told something final for the sender, or its time is over. A second one of the same
 //! name, fired before that, takes over what the first one stood for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Moment, Span, Walltime};
 
 use super::model::{
-    Action, Client, Content, Draft, Firing, Letter, LetterId, News, Said, SelectionState, State,
+    Action, Client, Content, Draft, Firing, OutboxEntry, EntryId, News, Said, SelectionState, State,
 };
-use super::{letters, results};
+use super::{entries, results};
 use crate::policy::replay::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
@@ -32,7 +32,7 @@ pub(super) struct Later<'a> {
     pub excluded: &'a BTreeSet<Node>,
 }
 
-/// Sends a request to its targets, and adds to what is said of it; the letters, and their versions.
+/// Sends a request to its targets, and adds to what is said of it; the entries, and their versions.
 pub(super) fn send(
     state: &mut State,
     request: &Request,
@@ -41,7 +41,7 @@ pub(super) fn send(
     said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
-) -> BTreeMap<LetterId, u64> {
+) -> BTreeMap<EntryId, u64> {
     let (mut triggers, mut too_far) = (Vec::new(), Vec::new());
     let mut waits = BTreeMap::new();
     for target in &request.targets {
@@ -66,12 +66,12 @@ pub(super) fn send(
         origin: one.id,
     });
     results::stopped(state, stopped, now, out);
-    let list = LetterId::Targets(request.id.clone());
+    let list = EntryId::Targets(request.id.clone());
     let own = triggers.iter().filter(|one| one.id == request.id);
     let own: Vec<Trigger> = own.cloned().collect();
-    if request.stop_after > 0 && !own.is_empty() && !state.letters.contains_key(&list) {
+    if request.stop_after > 0 && !own.is_empty() && !state.entries.contains_key(&list) {
         match listed(state, &own, number, now) {
-            Ok(list) => letters::write(state, vec![list], now, out),
+            Ok(list) => entries::write(state, vec![list], now, out),
             Err(why) => {
                 let failed = triggers.drain(..).map(|one| (one.target, why.clone()));
                 said.failed.extend(failed);
@@ -89,36 +89,36 @@ pub(super) fn send(
     waits
 }
 
-/// The letter of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
+/// The entry of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
 /// cancelled one stays cancelled. None if the trigger is neither on disk nor in the backend yet.
 fn sent_before(
     state: &State,
     request: &Request,
     target: &Node,
     said: &mut Said,
-) -> Option<(LetterId, u64)> {
-    let id = LetterId::To(target.clone(), request.name.clone());
-    let letter = state.letters.get(&id)?;
-    let trigger = letter.trigger().filter(|one| one.id == request.id)?;
-    if trigger.ask == Ask::Run && letter.kept.max(letter.confirmed) < letter.version {
+) -> Option<(EntryId, u64)> {
+    let id = EntryId::To(target.clone(), request.name.clone());
+    let entry = state.entries.get(&id)?;
+    let trigger = entry.trigger().filter(|one| one.id == request.id)?;
+    if trigger.ask == Ask::Run && entry.kept.max(entry.confirmed) < entry.version {
         return None;
     }
     said.until = said.until.max(trigger.expires());
-    Some((id, letter.version))
+    Some((id, entry.version))
 }
 
 /// Whether so many triggers can wait in addition. A request for more than can ever wait is not held up.
 pub(super) fn has_room(state: &State, count: usize) -> bool {
-    let waiting = state.letters.len() - state.told.values();
-    waiting + count <= letters::MOST || count > letters::MOST
+    let waiting = state.entries.len() - state.told.values();
+    waiting + count <= entries::MOST || count > entries::MOST
 }
 
-/// The letter with the targets of a rolling run. It matters as long as one of them may begin.
+/// The entry with the targets of a rolling run. It matters as long as one of them may begin.
 fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Result<Draft, String> {
     let list = fire::targets(triggers).map_err(|e| e.to_string())?;
     let until = triggers.iter().map(Trigger::expires).max();
     Ok(Draft {
-        letter: LetterId::Targets(list.id.clone()),
+        entry: EntryId::Targets(list.id.clone()),
         version: number,
         content: Content::Targets(list),
         term: Term {
@@ -130,7 +130,7 @@ fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Res
 
 pub(super) fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
     let (number, last) = state.numbers.next(now.wall, state.rules.skew);
-    // A letter that has the highest number may be replaced.
+    // An entry that has the highest number may be replaced.
     if state.kept_before != state.numbers.before {
         state.kept_before = state.numbers.before;
         out.push(Action::KeepNumbers(state.numbers));
@@ -145,8 +145,8 @@ pub(super) fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>
     number
 }
 
-fn letter_id(trigger: &Trigger) -> LetterId {
-    LetterId::To(trigger.target.clone(), trigger.name.clone())
+fn entry_id(trigger: &Trigger) -> EntryId {
+    EntryId::To(trigger.target.clone(), trigger.name.clone())
 }
 
 /// The trigger for one target, merged with what is still on its way there. If that is newer than a request that was stored, it stands
@@ -159,8 +159,8 @@ fn fired(
     (number, now): (u64, &Moment),
     (said, stopped): (&mut Said, &mut Vec<TooFar>),
 ) -> Result<Trigger, String> {
-    if state.letters.len() - state.told.values() >= letters::MOST {
-        return Err(format!("{} triggers wait already", letters::MOST));
+    if state.entries.len() - state.told.values() >= entries::MOST {
+        return Err(format!("{} triggers wait already", entries::MOST));
     }
     let rules = &state.rules;
     let time = (number, now.wall);
@@ -172,8 +172,8 @@ fn fired(
     })?;
     stopped.extend(too_far.clone());
     said.left_out.extend(too_far);
-    let letter = state.letters.get(&letter_id(&trigger));
-    match letter.and_then(|letter| Some((letter.trigger()?, still(state, letter, now)))) {
+    let entry = state.entries.get(&entry_id(&trigger));
+    match entry.and_then(|entry| Some((entry.trigger()?, still(state, entry, now)))) {
         Some((newer, still))
             if newer.ask == Ask::Run
                 && newer.id != trigger.id
@@ -195,32 +195,32 @@ fn fired(
 }
 
 /// How long a target may take a trigger from now on, if its clock is right.
-pub(super) fn still(state: &State, letter: &Letter, now: &Moment) -> Span {
-    let left = letter.term.left(now).nanos();
+pub(super) fn still(state: &State, entry: &OutboxEntry, now: &Moment) -> Span {
+    let left = entry.term.left(now).nanos();
     Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
 }
 
-/// Writes letters with these triggers; their versions.
+/// Writes entries with these triggers; their versions.
 pub(super) fn post(
     state: &mut State,
     triggers: Vec<Trigger>,
     said: &mut Said,
     now: &Moment,
     out: &mut Vec<Action>,
-) -> BTreeMap<LetterId, u64> {
+) -> BTreeMap<EntryId, u64> {
     let mut waits = BTreeMap::new();
     let mut drafts = Vec::with_capacity(triggers.len());
     let limit = now.wall + state.rules.skew;
     for mut trigger in triggers {
-        let id = letter_id(&trigger);
+        let id = entry_id(&trigger);
         let mut version = trigger.number;
-        let letter = state.letters.get(&id);
-        if let Some((letter, older)) = letter.and_then(|letter| Some((letter, letter.trigger()?))) {
+        let entry = state.entries.get(&id);
+        if let Some((entry, older)) = entry.and_then(|entry| Some((entry, entry.trigger()?))) {
             if older.id != trigger.id {
                 out.push(progress(older, News::ReplacedBy(trigger.id.clone())));
             }
             // Versions grow where numbers do not. What is ahead of the clock its target has not recorded, or it tells so.
-            version = version.max(letter.version + 1);
+            version = version.max(entry.version + 1);
             if older.number <= limit.millis() {
                 trigger.number = trigger.number.max(older.number + 1);
                 state.numbers.note(trigger.number, limit);
@@ -229,7 +229,7 @@ pub(super) fn post(
         said.until = said.until.max(trigger.expires());
         waits.insert(id.clone(), version);
         drafts.push(Draft {
-            letter: id,
+            entry: id,
             version,
             term: Term {
                 began: now.clone(),
@@ -238,15 +238,15 @@ pub(super) fn post(
             content: Content::Trigger(trigger),
         });
     }
-    letters::write(state, drafts, now, out);
+    entries::write(state, drafts, now, out);
     waits
 }
 
-/// Remembers who wants to know what comes of these letters.
+/// Remembers who wants to know what comes of these entries.
 pub(super) fn answer(
     state: &mut State,
     client: Client,
-    waits: BTreeMap<LetterId, u64>,
+    waits: BTreeMap<EntryId, u64>,
     said: Said,
     now: &Moment,
     out: &mut Vec<Action>,
@@ -271,13 +271,13 @@ fn progress(trigger: &Trigger, news: News) -> Action {
     }
 }
 
-/// A target told something. What it told of an older number than the letter's is news, but not the end of it.
+/// A target told something. What it told of an older number than the entry's is news, but not the end of it.
 pub(super) fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
     if told.sender != state.rules.me {
         return;
     }
-    let id = LetterId::To(told.target.clone(), told.name.clone());
-    if let Some(trigger) = state.letters.get(&id).and_then(|letter| letter.trigger()) {
+    let id = EntryId::To(told.target.clone(), told.name.clone());
+    if let Some(trigger) = state.entries.get(&id).and_then(|entry| entry.trigger()) {
         // What a target holds it may hold because the clocks differ.
         if told.id == trigger.id {
             state.ahead = Some(ahead(trigger.at, told.at, now.wall.millis()));
@@ -324,10 +324,10 @@ fn accepted(
     expires: Walltime,
     now: &Moment,
 ) {
-    if all.len() >= letters::MOST {
+    if all.len() >= entries::MOST {
         all.retain(|_, expires| *expires > now.wall);
     }
-    if all.len() < letters::MOST {
+    if all.len() < entries::MOST {
         all.insert((told.target.clone(), told.name.clone()), expires);
     }
 }
@@ -338,8 +338,8 @@ impl State {
     pub fn crowded(&self, now: Walltime) -> Vec<String> {
         let mut names: BTreeMap<&Node, BTreeSet<&Name>> = BTreeMap::new();
         let mut waiting: BTreeMap<(&Node, &Node), usize> = BTreeMap::new();
-        let letters = self.letters.values().filter_map(Letter::trigger);
-        for trigger in letters.filter(|trigger| trigger.ask == Ask::Run) {
+        let entries = self.entries.values().filter_map(OutboxEntry::trigger);
+        for trigger in entries.filter(|trigger| trigger.ask == Ask::Run) {
             let target = &trigger.target;
             names.entry(target).or_default().insert(&trigger.name);
             *waiting.entry((target, trigger.firing())).or_default() += 1;
@@ -369,13 +369,13 @@ impl State {
 /// back, or names had to make room there. The target acts once on the trigger's id. Whether it is sent.
 fn number_again(
     state: &mut State,
-    id: &LetterId,
+    id: &EntryId,
     above: Option<u64>,
     now: &Moment,
     out: &mut Vec<Action>,
 ) -> bool {
-    let letter = state.letters.get(id).filter(|one| !one.is_renumbered);
-    let Some((letter, trigger)) = letter.and_then(|one| Some((one, one.trigger()?))) else {
+    let entry = state.entries.get(id).filter(|one| !one.is_renumbered);
+    let Some((entry, trigger)) = entry.and_then(|one| Some((one, one.trigger()?))) else {
         return false;
     };
     let above = above.and_then(|above| {
@@ -386,17 +386,17 @@ fn number_again(
         return false;
     };
     let draft = Draft {
-        letter: id.clone(),
-        version: letter.version + 1,
+        entry: id.clone(),
+        version: entry.version + 1,
         content: Content::Trigger(Trigger {
             number,
             ..trigger.clone()
         }),
-        term: letter.term.clone(),
+        term: entry.term.clone(),
     };
-    letters::write(state, vec![draft], now, out);
-    if let Some(letter) = state.letters.get_mut(id) {
-        letter.is_renumbered = true;
+    entries::write(state, vec![draft], now, out);
+    if let Some(entry) = state.entries.get_mut(id) {
+        entry.is_renumbered = true;
     }
     true
 }
@@ -410,7 +410,7 @@ fn ahead(fired: u64, told: u64, now: u64) -> i64 {
 
 /// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
 /// told.
-fn log(state: &mut State, id: &LetterId, told: &TriggerStatus, out: &mut Vec<Action>) {
+fn log(state: &mut State, id: &EntryId, told: &TriggerStatus, out: &mut Vec<Action>) {
     let is_stopped = !told.stopped.is_empty();
     let is_bad = is_stopped || told.outcome.is_bad();
     let news = (told.number, told.id.clone(), told.outcome, is_stopped);
@@ -438,10 +438,10 @@ fn log(state: &mut State, id: &LetterId, told: &TriggerStatus, out: &mut Vec<Act
     )));
 }
 
-pub(super) fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
-    if state.letters.remove(id).is_some() {
+pub(super) fn forget(state: &mut State, id: &EntryId, out: &mut Vec<Action>) {
+    if state.entries.remove(id).is_some() {
         out.push(Action::Forget {
-            letter: id.clone(),
+            entry: id.clone(),
             number: Some(state.numbers),
         });
     }
@@ -449,17 +449,17 @@ pub(super) fn forget(state: &mut State, id: &LetterId, out: &mut Vec<Action>) {
 
 /// Lets go of the triggers, and of the lists of targets, whose time is over. Whether triggers expired only the target could say.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let is_over = |id: &LetterId| {
-        matches!(id, LetterId::To(..) | LetterId::Targets(_)) && state.letters[id].term.is_over(now)
+    let is_over = |id: &EntryId| {
+        matches!(id, EntryId::To(..) | EntryId::Targets(_)) && state.entries[id].term.is_over(now)
     };
-    let over: Vec<LetterId> = state
-        .letters
+    let over: Vec<EntryId> = state
+        .entries
         .keys()
         .filter(|id| is_over(id))
         .cloned()
         .collect();
     for id in over {
-        if let Some(trigger) = state.letters[&id].trigger() {
+        if let Some(trigger) = state.entries[&id].trigger() {
             out.push(Action::Note(format!(
                 "'{}' for {} had no answer in its time",
                 trigger.name, trigger.target
@@ -478,37 +478,37 @@ enum Stands {
     Failed(String),
 }
 
-fn stands(state: &State, id: &LetterId, firing: &Firing, now: &Moment) -> Stands {
+fn stands(state: &State, id: &EntryId, firing: &Firing, now: &Moment) -> Stands {
     let version = firing.waits.get(id).copied().unwrap_or_default();
-    let Some(letter) = state.letters.get(id) else {
+    let Some(entry) = state.entries.get(id) else {
         return Stands::Delivered;
     };
     // A selection is not sent to the backend.
-    let is_sent = matches!(id, LetterId::To(..));
+    let is_sent = matches!(id, EntryId::To(..));
     let has_time = is_sent && state.is_linked && now.uptime < firing.deadline;
-    if letter.confirmed >= version {
+    if entry.confirmed >= version {
         Stands::Delivered
-    } else if letter.kept >= version {
+    } else if entry.kept >= version {
         if has_time { Stands::Open } else { Stands::Kept }
-    } else if now.uptime < firing.deadline && (has_time || letter.not_kept.is_none()) {
+    } else if now.uptime < firing.deadline && (has_time || entry.not_kept.is_none()) {
         Stands::Open
     } else {
-        let why = letter.not_kept.clone();
+        let why = entry.not_kept.clone();
         Stands::Failed(why.unwrap_or_else(|| "the disk takes too long".to_owned()))
     }
 }
 
 /// Tells clients what their requests have come to, once that is known for all targets, or the backend does not answer.
-/// With a letter given, only those that wait for it.
+/// With an entry given, only those that wait for it.
 pub(super) fn review(
     state: &mut State,
-    only: Option<&LetterId>,
+    only: Option<&EntryId>,
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
     let mut firings = std::mem::take(&mut state.firings);
     for firing in &mut firings {
-        let waits: Vec<LetterId> = match only {
+        let waits: Vec<EntryId> = match only {
             Some(id) if firing.waits.contains_key(id) => vec![id.clone()],
             Some(_) => continue,
             None => firing.waits.keys().cloned().collect(),
@@ -529,7 +529,7 @@ pub(super) fn review(
 fn review_one(
     state: &mut State,
     firing: &mut Firing,
-    id: &LetterId,
+    id: &EntryId,
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
@@ -537,15 +537,15 @@ fn review_one(
     let said = &mut firing.said;
     match (stands, id) {
         (Stands::Open, _) => return,
-        (Stands::Delivered, LetterId::To(target, _)) => said.delivered.push(target.clone()),
-        (Stands::Kept, LetterId::To(target, _)) => said.kept.push(target.clone()),
-        (Stands::Failed(why), LetterId::To(target, _)) => {
+        (Stands::Delivered, EntryId::To(target, _)) => said.delivered.push(target.clone()),
+        (Stands::Kept, EntryId::To(target, _)) => said.kept.push(target.clone()),
+        (Stands::Failed(why), EntryId::To(target, _)) => {
             said.failed.push((target.clone(), why));
             // It may still stand for an older one, about which more was promised.
             if state
-                .letters
+                .entries
                 .get(id)
-                .is_some_and(|letter| letter.kept + letter.confirmed == 0)
+                .is_some_and(|entry| entry.kept + entry.confirmed == 0)
             {
                 forget(state, id, out);
             }
@@ -593,13 +593,13 @@ mod tests {
                 began: now.clone(),
                 until: now.wall,
             };
-            let letter = Letter::new(Content::Trigger(one.clone()), 1, term);
-            state.letters.insert(letter_id(&one), letter);
+            let entry = OutboxEntry::new(Content::Trigger(one.clone()), 1, term);
+            state.entries.insert(entry_id(&one), entry);
         }
         let said = state.crowded(now.wall);
         assert!(said[0].starts_with("1600 names of this node wait for lb1"));
         // One of them was accepted, and is sent once more.
-        let one = state.letters.values().find_map(Letter::trigger);
+        let one = state.entries.values().find_map(OutboxEntry::trigger);
         let one = one.expect("sent").clone();
         let key = (one.target.clone(), one.name.clone());
         state.accepted.insert(key, now.wall + Span::from_secs(60));
@@ -614,8 +614,8 @@ mod tests {
                 began: now.clone(),
                 until: now.wall,
             };
-            let letter = Letter::new(Content::Trigger(one.clone()), 1, term);
-            state.letters.insert(letter_id(&one), letter);
+            let entry = OutboxEntry::new(Content::Trigger(one.clone()), 1, term);
+            state.entries.insert(entry_id(&one), entry);
         }
         let said = state.crowded(now.wall);
         assert!(said[1].starts_with("800 triggers for n0 wait for lb1"));

@@ -9,7 +9,7 @@ use again_base::model::{Moment, Span};
 
 use super::ahead::Early;
 use super::model::{
-    Action, Answer, Content, Found, LetterId, Place, Register, Sight, Stage, State,
+    Action, Answer, Content, Found, EntryId, Place, Register, Sight, Stage, State,
 };
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
@@ -157,8 +157,8 @@ fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) 
         return;
     }
     let which = TriggerKey::from(trigger);
-    let letter = state.letters.get(&LetterId::Status(which.clone()));
-    match letter.map(|letter| &letter.content) {
+    let entry = state.entries.get(&EntryId::Status(which.clone()));
+    match entry.map(|entry| &entry.content) {
         Some(Content::Status { told, .. }) if told.outcome == Outcome::Halted => {
             let (outcome, why, trigger) = (told.outcome, told.why.clone(), trigger.clone());
             let answer = Answer {

@@ -108,7 +108,7 @@ impl Bench {
 
     fn keeps(&mut self, draft: &Draft, kept: Result<(), String>) -> Vec<Action> {
         self.does(Event::Kept {
-            letter: draft.letter.clone(),
+            entry: draft.entry.clone(),
             version: draft.version,
             kept,
         })
@@ -117,7 +117,7 @@ impl Bench {
     /// The backend answers a put.
     fn is_put(&mut self, put: &Action, answer: Result<(), String>) -> Vec<Action> {
         let Action::Put {
-            letter,
+            entry,
             version,
             key,
             ..
@@ -126,7 +126,7 @@ impl Bench {
             panic!("{put:?}");
         };
         self.does(Event::Put {
-            letter,
+            entry,
             version,
             key,
             answer,
@@ -247,7 +247,7 @@ fn a_trigger_is_kept_then_put_then_said_and_stays_until_its_target_told() {
     assert_eq!(said(&actions), None);
     let actions = web1.is_put(put, Ok(()));
     assert_eq!(said(&actions).expect("said").delivered, [node("lb1")]);
-    let draft_is_there = web1.state.letters().count() == 1;
+    let draft_is_there = web1.state.entries().count() == 1;
     assert!(draft_is_there && !is_forgotten(&actions));
 }
 
@@ -354,7 +354,7 @@ fn a_second_firing_stands_for_the_first() {
     let id = first.id.clone();
     let target = first.target.clone();
     assert!(actions.contains(&Action::Progress { id, target, news }));
-    assert_eq!(web1.state.letters().count(), 1);
+    assert_eq!(web1.state.entries().count(), 1);
     // The first may have been taken all the same.
     assert!(!is_forgotten(&web1.hears(&first, Outcome::Taken)));
     assert!(is_forgotten(&web1.hears(&second, Outcome::Taken)));
@@ -553,9 +553,9 @@ fn sender_whose_clock_was_set_back_sends_once_more_above_what_its_target_has_rec
     assert!(is_forgotten(&web1.hears(&taken, Outcome::Taken)));
 }
 
-/// A letter that waits is on disk and put although its number is lower than before.
+/// An entry that waits is on disk and put although its number is lower than before.
 #[test]
-fn letter_with_a_lower_number_is_kept_before_it_is_put() {
+fn entry_with_a_lower_number_is_kept_before_it_is_put() {
     let mut web1 = Bench::linked("web1");
     let right = web1.now.wall;
     web1.now.wall = right + Span::from_secs(3600);
@@ -750,7 +750,7 @@ fn request_that_comes_again_sends_nothing_new() {
     let draft = kept(&web1.does(cancel));
     web1.keeps(&draft, Ok(()));
     assert!(!is_sent(&web1.does(fire())));
-    // Its target has answered, and the letter is gone: the target knows the id under any number.
+    // Its target has answered, and the entry is gone: the target knows the id under any number.
     let lb1 = Bench::linked("lb1");
     let first = lb1.fired(2_000_000_000);
     let mut replays = ReplayLedger::default();
@@ -930,7 +930,7 @@ fn what_goes_on_is_told_to_its_end() {
     told(&mut lb1, &actions);
     let after = |lb1: &mut Bench, hours: u64| {
         lb1.passes(hours * 3600);
-        lb1.state.letters().count()
+        lb1.state.entries().count()
     };
     assert_eq!(after(&mut lb1, 3), 1);
     for (outcome, reruns, more) in [
@@ -968,7 +968,7 @@ fn strangers_do_not_fill_the_outbox() {
         };
         assert_eq!(removed(&lb1.sees(&stranger, number)), Some(number));
     }
-    assert_eq!(lb1.state.letters().count(), 100);
+    assert_eq!(lb1.state.entries().count(), 100);
 }
 
 #[test]
@@ -990,7 +990,7 @@ fn many_results_take_no_room_from_what_is_fired() {
         last = lb1.does(ran(number));
     }
     assert!(matches!(&last[..], [Action::Note(_)]), "{last:?}");
-    assert_eq!(lb1.state.letters().count(), 20_000);
+    assert_eq!(lb1.state.entries().count(), 20_000);
     lb1.fires(request(&[]));
 }
 
@@ -1010,7 +1010,7 @@ fn the_same_number_again_is_told_again() {
     assert_eq!(puts(&actions).len(), 2);
 }
 
-/// Both have a letter of their own, and one register.
+/// Both have an entry of their own, and one register.
 #[test]
 fn a_newer_result_is_put_as_soon_as_the_older_one_is() {
     let mut lb1 = Bench::linked("lb1");
@@ -1020,7 +1020,7 @@ fn a_newer_result_is_put_as_soon_as_the_older_one_is() {
     let under_way = puts(&lb1.keeps(&draft, Ok(())));
     lb1.sees(&newer, 8);
     let draft = kept(&lb1.gets(&newer, Outcome::Taken));
-    let is_result = |put: &Action| matches!(put, Action::Put { key: Key::Result { .. }, letter, .. } if *letter == draft.letter);
+    let is_result = |put: &Action| matches!(put, Action::Put { key: Key::Result { .. }, entry, .. } if *entry == draft.entry);
     assert!(!lb1.keeps(&draft, Ok(())).iter().any(is_result));
     assert!(!lb1.passes(1).iter().any(is_result));
     for put in &under_way {
@@ -1167,7 +1167,7 @@ fn what_was_told_is_let_go_when_nobody_can_ask_any_more() {
     }
     lb1.does(Event::Reached);
     assert!(is_forgotten(&lb1.passes(1)));
-    assert_eq!(lb1.state.letters().count(), 0);
+    assert_eq!(lb1.state.entries().count(), 0);
 }
 
 /// What a node tells of itself, with this role.
@@ -1184,7 +1184,7 @@ fn to(target: &str) -> Request {
 
 fn node_puts(actions: &[Action]) -> Vec<Action> {
     let mut puts = puts(actions);
-    puts.retain(|put| matches!(put, Action::Put { letter, .. } if *letter == LetterId::Node));
+    puts.retain(|put| matches!(put, Action::Put { entry, .. } if *entry == EntryId::Node));
     puts
 }
 
@@ -1206,7 +1206,7 @@ fn what_a_node_tells_of_itself_is_put_once_and_again_at_another_backend() {
     assert_eq!(web1.passes(100_000_000), []);
     let actions = web1.does(Event::Inventory(inventory("b")));
     let newer = kept(&actions);
-    assert!(newer.version > draft.version && newer.letter == draft.letter);
+    assert!(newer.version > draft.version && newer.entry == draft.entry);
     let put = node_puts(&web1.keeps(&newer, Ok(()))).remove(0);
     web1.is_put(&put, Ok(()));
     web1.does(Event::Lost);
@@ -1236,7 +1236,7 @@ fn a_trigger_waits_for_what_its_node_tells_of_itself() {
         matches!(
             &released[..],
             [Action::Put {
-                letter: LetterId::To(..),
+                entry: EntryId::To(..),
                 ..
             }]
         ),

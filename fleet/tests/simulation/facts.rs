@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again_fleet::policy::last_inventory::{LastInventory, Reading};
 use again_fleet::policy::newest::Newest;
-use again_fleet::step::model::{Content, Event, LetterId};
+use again_fleet::step::model::{Content, Event, EntryId};
 use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::{Key, Prefix};
@@ -133,8 +133,8 @@ impl World {
     /// Whether a node's newest facts stand in the backend.
     pub fn is_published(&self, n: usize) -> bool {
         let service = self.machines[n].service.as_ref();
-        let letter = service.and_then(|service| service.state.letter(&LetterId::Node));
-        let Some(Content::Node(known)) = letter else {
+        let entry = service.and_then(|service| service.state.entry(&EntryId::Node));
+        let Some(Content::Node(known)) = entry else {
             return true;
         };
         let value = self.backend.get(&self.own_key(n), self.now);

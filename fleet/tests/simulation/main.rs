@@ -25,7 +25,7 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use again_fleet::step::model::LetterId;
+use again_fleet::step::model::EntryId;
 use again_fleet::wire::key::Key;
 use again_fleet::wire::name::{Name, Node};
 use again_test_support::Dice;
@@ -202,12 +202,12 @@ fn leave(world: &mut World, plan: &Plan) {
 }
 
 /// Triggers that a node still sends, and selections that it has stored.
-fn unsent_letters(world: &World, n: usize) -> impl Iterator<Item = &LetterId> {
+fn unsent_entries(world: &World, n: usize) -> impl Iterator<Item = &EntryId> {
     let service = world.machines[n].service.iter();
-    let letters = service.flat_map(|service| service.state.letters());
-    letters
+    let entries = service.flat_map(|service| service.state.entries());
+    entries
         .map(|(id, _)| id)
-        .filter(|id| matches!(id, LetterId::To(..) | LetterId::Selection(..)))
+        .filter(|id| matches!(id, EntryId::To(..) | EntryId::Selection(..)))
 }
 
 fn is_quiet(world: &World) -> bool {
@@ -216,7 +216,7 @@ fn is_quiet(world: &World) -> bool {
         let is_idle = tool.pending.is_empty() && tool.running.is_none();
         let is_alive = world.machines[n].service.is_some();
         let is_sent =
-            world.machines[n].left.is_empty() && unsent_letters(world, n).next().is_none();
+            world.machines[n].left.is_empty() && unsent_entries(world, n).next().is_none();
         world.machines[n].is_gone || is_alive && is_idle && is_sent
     };
     let count = world.machines.len();
@@ -238,7 +238,7 @@ fn registers(world: &World) -> impl Iterator<Item = Key> {
     })
 }
 
-/// Nothing is left over: no letter, no register, no run that never comes to an end.
+/// Nothing is left over: no entry, no register, no run that never comes to an end.
 fn at_rest(world: &World) {
     for n in 0..world.machines.len() {
         let machine = &world.machines[n];
@@ -246,7 +246,7 @@ fn at_rest(world: &World) {
             continue;
         }
         assert!(machine.left.is_empty(), "{:?} wait on disk", machine.left);
-        let left: Vec<String> = unsent_letters(world, n).map(LetterId::to_string).collect();
+        let left: Vec<String> = unsent_entries(world, n).map(EntryId::to_string).collect();
         assert!(left.is_empty(), "{} still sends {left:?}", machine.name);
         let pending = &machine.tool.pending;
         assert!(

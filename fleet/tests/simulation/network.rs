@@ -110,11 +110,11 @@ impl World {
         let answer = answer.map(drop).ok_or_else(|| "no answer".to_owned());
         let event = match call {
             Call::Put {
-                letter,
+                entry,
                 version,
                 key,
             } => Event::Put {
-                letter,
+                entry,
                 version,
                 key,
                 answer,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::lineage;
-use again_fleet::step::model::{Action, Back, Content, LetterId, News};
+use again_fleet::step::model::{Action, Back, Content, EntryId, News};
 use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
@@ -111,15 +111,15 @@ impl Promises {
                         self.keeps(me, &draft.content);
                     }
                 }
-                Action::Forget { letter, .. } => self.lets_go(me, letter, actions),
+                Action::Forget { entry, .. } => self.lets_go(me, entry, actions),
                 _ => {}
             }
         }
     }
 
     /// A sender lets go only for what the target signed, or when the time is over.
-    fn lets_go(&self, me: &Node, letter: &LetterId, actions: &[Action]) {
-        let LetterId::To(target, name) = letter else {
+    fn lets_go(&self, me: &Node, entry: &EntryId, actions: &[Action]) {
+        let EntryId::To(target, name) = entry else {
             return;
         };
         let is_reason = |action: &Action| match action {
@@ -150,7 +150,7 @@ impl Promises {
         };
         assert!(
             actions.iter().any(is_reason),
-            "{me} let {letter} go for no reason"
+            "{me} let {entry} go for no reason"
         );
     }
 

@@ -36,7 +36,7 @@ fn verify(seal: &Seal<'_>) -> Result<Node, Malformed> {
     String::from_utf8_lossy(seal.certificate).parse()
 }
 
-/// What a letter puts at one of its keys.
+/// What an entry puts at one of its keys.
 pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
     match (content, key) {
         (Content::Node(inventory), _) => write(me, inventory),

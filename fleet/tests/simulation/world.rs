@@ -9,7 +9,7 @@ use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
 use again_fleet::step::model::{
-    Action, Client, Content, Draft, Event, LetterId, Place, SelectionState, State,
+    Action, Client, Content, Draft, Event, EntryId, Place, SelectionState, State,
 };
 use again_fleet::step::{step, wakes};
 use again_fleet::wire::inventory::Inventory;
@@ -89,7 +89,7 @@ pub enum Op {
 #[derive(Debug, Clone)]
 pub enum Call {
     Put {
-        letter: LetterId,
+        entry: EntryId,
         version: u64,
         key: Key,
     },
@@ -438,17 +438,17 @@ impl World {
         match action {
             Action::Keep(drafts) => self.keep(n, drafts),
             Action::Put {
-                letter,
+                entry,
                 version,
                 key,
                 until,
             } => {
                 let service = self.machines[n].service.as_ref().expect("alive");
-                let content = service.state.letter(&letter).expect("a letter").clone();
+                let content = service.state.entry(&entry).expect("an entry").clone();
                 let bytes = seal::value(&self.machines[n].name, &content, &key);
                 let expires = until.millis().saturating_sub(EPOCH);
                 let call = Call::Put {
-                    letter,
+                    entry,
                     version,
                     key: key.clone(),
                 };
@@ -472,13 +472,13 @@ impl World {
                 let numbers = serde_json::to_vec(&numbers).expect("JSON");
                 outbox.put("number", &numbers).expect("kept");
             }
-            Action::Forget { letter, number } => {
+            Action::Forget { entry, number } => {
                 let outbox = &mut self.machines[n].service.as_mut().expect("alive").outbox;
                 if let Some(numbers) = number {
                     let numbers = serde_json::to_vec(&numbers).expect("JSON");
                     outbox.put("number", &numbers).expect("kept");
                 }
-                outbox.remove(&letter.to_string()).expect("removed");
+                outbox.remove(&entry.to_string()).expect("removed");
             }
             Action::HandOver(places) => self.hand_over(n, life, &places),
             Action::Say(client, said) => {
@@ -545,7 +545,7 @@ impl World {
             let service = self.machines[n].service.as_mut().expect("alive");
             let kept = service
                 .outbox
-                .put(&draft.letter.to_string(), &bytes)
+                .put(&draft.entry.to_string(), &bytes)
                 .map_err(|e| e.to_string());
             if loses_power {
                 self.promises.count("power lost while writing");
@@ -553,7 +553,7 @@ impl World {
                 return;
             }
             let event = Event::Kept {
-                letter: draft.letter,
+                entry: draft.entry,
                 version: draft.version,
                 kept,
             };

@@ -14,7 +14,7 @@ use crate::policy::presence::Presence;
 use crate::service::failures::Work;
 use crate::service::link::{Call, Listed, News, OF_A_SENDER, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
-use crate::step::model::{Client, Event, Found, LetterId, Place, Sight};
+use crate::step::model::{Client, Event, Found, EntryId, Place, Sight};
 use crate::step::own_key::OwnKey;
 use crate::wire;
 use crate::wire::inventory::Inventory;
@@ -56,22 +56,22 @@ impl Driver {
         }
     }
 
-    /// The backend has answered the put of a letter.
-    pub(super) fn letter_put(
+    /// The backend has answered the put of an entry.
+    pub(super) fn entry_put(
         &mut self,
-        letter: LetterId,
+        entry: EntryId,
         version: u64,
         key: Key,
         answer: Result<u64, Error>,
     ) {
-        self.sent(&letter, version, &answer);
-        if let (LetterId::Node, Ok(revision)) = (&letter, &answer) {
+        self.sent(&entry, version, &answer);
+        if let (EntryId::Node, Ok(revision)) = (&entry, &answer) {
             let (revision, found) = (*revision, OwnKey::Unchanged);
             self.feed(Event::OwnKey { revision, found });
         }
         let answer = answer.map(drop).map_err(|e| e.to_string());
         self.feed(Event::Put {
-            letter,
+            entry,
             version,
             key,
             answer,
@@ -109,29 +109,29 @@ impl Driver {
     }
 
     /// Notes whether something was sent. This node's own entry and a full backend are said once.
-    fn sent(&mut self, letter: &LetterId, version: u64, answer: &Result<u64, Error>) {
-        let work = Work::Letter(letter.clone());
+    fn sent(&mut self, entry: &EntryId, version: u64, answer: &Result<u64, Error>) {
+        let work = Work::OutboxEntry(entry.clone());
         let error = match answer {
             Ok(_) => return self.health.failures.succeeded(&work),
             Err(error) => error,
         };
-        let kind = match letter {
-            LetterId::Node => "this node's own entry",
-            LetterId::Targets(_) => "the targets of a rolling run",
-            LetterId::To(..) => "a trigger",
-            LetterId::Selection(..) => "a selection",
-            LetterId::Status(_) => "a result",
+        let kind = match entry {
+            EntryId::Node => "this node's own entry",
+            EntryId::Targets(_) => "the targets of a rolling run",
+            EntryId::To(..) => "a trigger",
+            EntryId::Selection(..) => "a selection",
+            EntryId::Status(_) => "a result",
         };
         let what = format!("cannot send {kind}: the backend {error}");
         let now = clock::boottime();
         let is_news = self.health.failures.refused(work, error, &what, now);
         let is_refused = matches!(error, Error::Denied(_) | Error::TooLarge);
-        if is_refused && *letter != LetterId::Node {
-            warn!("{letter} is not sent: the backend {error}");
+        if is_refused && *entry != EntryId::Node {
+            warn!("{entry} is not sent: the backend {error}");
         } else if is_news {
             warn!("{what}");
         }
-        if is_refused && *letter == LetterId::Node {
+        if is_refused && *entry == EntryId::Node {
             self.feed(Event::NotTaken(version));
         }
     }

@@ -69,7 +69,7 @@ use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::{Backend, Settings};
 use crate::spool::{self, Spool};
-use crate::step::model::{Action, Answer, Client, Draft, Event, Handed, LetterId, Place, State};
+use crate::step::model::{Action, Answer, Client, Draft, Event, Handed, EntryId, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
@@ -161,7 +161,7 @@ pub struct Driver {
     nodes: Nodes,
     publisher: EventPublisher,
     requests: Requests,
-    /// Whether the disk has kept all letters of the request that is being sent.
+    /// Whether the disk has kept all entries of the request that is being sent.
     is_kept: bool,
     tally: Tally,
     reactions: Reactions,
@@ -180,9 +180,9 @@ pub struct Driver {
     pub operators: Vec<Who>,
 }
 
-/// A version of a letter on its way out, as it stood when that was decided.
+/// A version of an entry on its way out, as it stood when that was decided.
 struct Outgoing {
-    letter: LetterId,
+    entry: EntryId,
     version: u64,
     key: Key,
     until: Walltime,
@@ -323,17 +323,17 @@ impl Driver {
         match action {
             Action::Keep(drafts) => events.extend(drafts.into_iter().map(|draft| self.keep(draft))),
             Action::Put {
-                letter,
+                entry,
                 version,
                 key,
                 until,
             } => {
-                let content = self.state.letter(&letter);
+                let content = self.state.entry(&entry);
                 let draft = content.ok_or_else(|| "it was let go".to_owned());
                 let draft = draft
                     .and_then(|content| self.seals.draft(content, &key).map_err(|e| e.to_string()));
                 self.outgoing.push(Outgoing {
-                    letter,
+                    entry,
                     version,
                     key,
                     until,
@@ -345,9 +345,9 @@ impl Driver {
                     warn!("cannot store the numbers of triggers: {e}");
                 }
             }
-            Action::Forget { letter, number } => {
-                if let Err(e) = self.keep.forget(&letter, number) {
-                    error!("{letter} stays in the outbox: {e}");
+            Action::Forget { entry, number } => {
+                if let Err(e) = self.keep.forget(&entry, number) {
+                    error!("{entry} stays in the outbox: {e}");
                 }
             }
             Action::HandOver(places) => self.hand_over(&places),
@@ -391,10 +391,10 @@ impl Driver {
         });
         self.health.not_kept = kept.clone().err();
         let Draft {
-            letter, version, ..
+            entry, version, ..
         } = draft;
         Event::Kept {
-            letter,
+            entry,
             version,
             kept,
         }
@@ -465,14 +465,14 @@ impl Driver {
 
     fn not_put(&mut self, one: Outgoing, why: String) {
         let Outgoing {
-            letter,
+            entry,
             version,
             key,
             ..
         } = one;
-        error!("{letter} cannot be sent: {why}");
+        error!("{entry} cannot be sent: {why}");
         self.feed(Event::Put {
-            letter,
+            entry,
             version,
             key,
             answer: Err(why),
@@ -481,7 +481,7 @@ impl Driver {
 
     fn put(&mut self, one: Outgoing, bytes: Vec<u8>) {
         let Outgoing {
-            letter,
+            entry,
             version,
             key,
             until,
@@ -494,7 +494,7 @@ impl Driver {
             _ => LEAST_TTL,
         };
         let ttl = Duration::from_nanos(left.nanos()).max(least);
-        let is_own = letter == LetterId::Node;
+        let is_own = entry == EntryId::Node;
         if is_own {
             self.own_value = Some(hash(&bytes));
         }
@@ -502,7 +502,7 @@ impl Driver {
         let ttl = (!is_own).then_some(ttl);
         let needs_room = false;
         let at = key.clone();
-        let then = then(move |driver, answer| driver.letter_put(letter, version, at, answer));
+        let then = then(move |driver, answer| driver.entry_put(entry, version, at, answer));
         self.order(Call::Put {
             key,
             bytes,

@@ -9,7 +9,7 @@ use crate::ask;
 use crate::backend::{Change, Error};
 use crate::seal::hash;
 use crate::service::link::OWN_KEY;
-use crate::step::model::{Client, Content, Event, LetterId};
+use crate::step::model::{Client, Content, Event, EntryId};
 use crate::step::own_key::OwnKey;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
@@ -149,7 +149,7 @@ impl Driver {
     }
 
     fn inventory(&self) -> Option<&Inventory> {
-        match self.state.letter(&LetterId::Node) {
+        match self.state.entry(&EntryId::Node) {
             Some(Content::Node(known)) => Some(known),
             _ => None,
         }
@@ -157,7 +157,7 @@ impl Driver {
 
     /// Tells a run that what it told is on disk, or why not.
     fn kept_or_not(&mut self, client: Client) {
-        match self.state.not_kept(&LetterId::Node) {
+        match self.state.not_kept(&EntryId::Node) {
             Some(why) => {
                 let why = ask::words(why);
                 self.callers.answer(client, ask::Answer::Refused(why));

@@ -117,7 +117,7 @@ impl Driver {
     fn tell_the_way(&mut self, client: Client, origin: Option<&Id>) {
         let triggers = self
             .state
-            .letters()
+            .entries()
             .filter_map(|(_, content)| match content {
                 Content::Trigger(trigger) if trigger.ask == Ask::Run => Some(trigger),
                 _ => None,
@@ -141,7 +141,7 @@ impl Driver {
     fn on_the_way(&self, what: &Back) -> BTreeSet<(Id, Node)> {
         let triggers = self
             .state
-            .letters()
+            .entries()
             .filter_map(|(_, content)| match content {
                 Content::Trigger(trigger) if trigger.ask == Ask::Run => Some(trigger),
                 _ => None,
@@ -214,7 +214,7 @@ impl Driver {
             oldest: None,
             not_kept: self.health.not_kept.as_deref().map(ask::words),
         };
-        for (_, content) in self.state.letters() {
+        for (_, content) in self.state.entries() {
             if let Content::Trigger(trigger) = content {
                 waiting.triggers += 1;
                 let oldest = waiting.oldest.map_or(trigger.at, |at| at.min(trigger.at));

@@ -14,7 +14,7 @@ use crate::handover;
 use crate::policy::replay::TriggerKey;
 use crate::service::alarm::waited_for;
 use crate::service::{executor, runs};
-use crate::step::model::{Content, Event, LetterId};
+use crate::step::model::{Content, Event, EntryId};
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, TriggerStatus};
 
@@ -43,9 +43,9 @@ impl Driver {
     pub(super) fn taken(&self) -> BTreeMap<TriggerKey, Box<(TriggerStatus, Lineage)>> {
         let taken = self
             .state
-            .letters()
-            .filter_map(|(letter, content)| match (letter, content) {
-                (LetterId::Status(which), Content::Status { told, lineage, .. }) if told.goes_on() => {
+            .entries()
+            .filter_map(|(entry, content)| match (entry, content) {
+                (EntryId::Status(which), Content::Status { told, lineage, .. }) if told.goes_on() => {
                     Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
                 }
                 _ => None,

@@ -70,7 +70,7 @@ fn trigger_of_a_clock_that_is_ahead_is_not_handed_over_and_expires_after_a_day()
     );
     lb1.does(Event::Gone((early.sender.clone(), early.name.clone())));
     lb1.passes(2 * DAY);
-    assert_eq!(lb1.state.letters().count(), 0);
+    assert_eq!(lb1.state.entries().count(), 0);
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn copy_of_an_earlier_trigger_keeps_no_result_of_a_later_one_from_its_sender() {
         let actions = lb1.gets(&earlier, Outcome::Taken);
         tells_sender(&mut lb1, &actions);
         if is_forgotten {
-            let id = LetterId::Status(TriggerKey::from(&earlier));
-            lb1.state.letters.remove(&id);
+            let id = EntryId::Status(TriggerKey::from(&earlier));
+            lb1.state.entries.remove(&id);
         }
         lb1.sees(&later, 8);
         let actions = lb1.gets(&later, Outcome::Held);
@@ -227,7 +227,7 @@ fn results_of_one_sender_take_no_room_from_those_of_another() {
                 }
             }
         }
-        (is_kept, lb1.state.letters().count())
+        (is_kept, lb1.state.entries().count())
     };
     let last = (1..=5000).map(|n| told("web1", n)).last();
     assert_eq!(last, Some((false, 2000)));

@@ -115,7 +115,7 @@ fn node_restores_its_own_key_at_most_once_a_minute() {
     assert!(logged(&actions)[0].ends_with(why), "{actions:?}");
     assert_eq!(node_puts(&actions).len(), 1);
     // What was published is what is restored.
-    let Some(Content::Node(published)) = web1.state.letter(&LetterId::Node) else {
+    let Some(Content::Node(published)) = web1.state.entry(&EntryId::Node) else {
         panic!("nothing is published");
     };
     assert_eq!(*published, new);

@@ -20,12 +20,12 @@ fn queued(actions: &[Action]) -> Vec<(TriggerKey, u32)> {
 /// Has everything that this node has told kept and put.
 fn tells_all(lb1: &mut Bench) {
     for _ in 0..2 {
-        let letters = lb1.state.letters.iter();
-        let letters: Vec<_> = letters.map(|(id, one)| (id.clone(), one.version)).collect();
-        for (letter, version) in letters {
+        let entries = lb1.state.entries.iter();
+        let entries: Vec<_> = entries.map(|(id, one)| (id.clone(), one.version)).collect();
+        for (entry, version) in entries {
             let kept = Ok(());
             let actions = lb1.does(Event::Kept {
-                letter,
+                entry,
                 version,
                 kept,
             });
@@ -313,7 +313,7 @@ fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
             Action::Keep(drafts) => Some(drafts.clone()),
             _ => None,
         });
-        let is_list = |draft: &Draft| matches!(draft.letter, LetterId::Targets(_));
+        let is_list = |draft: &Draft| matches!(draft.entry, EntryId::Targets(_));
         kept.flatten().filter(is_list).collect()
     };
     assert_eq!(lists(&web1.does(run(1, 2, 0))), []);
@@ -342,9 +342,9 @@ fn sender_publishes_the_targets_of_a_run_that_stops_after_failures() {
     // Another backend may not have it.
     assert_eq!(puts_list(&web1.reaches()), 1);
     // It stays until no target may begin any more.
-    assert!(web1.state.letter(&list.letter).is_some());
+    assert!(web1.state.entry(&list.entry).is_some());
     web1.passes(3 * 86_400);
-    assert_eq!(web1.state.letter(&list.letter), None);
+    assert_eq!(web1.state.entry(&list.entry), None);
     let actions = web1.does(run(3, 7_000, 1));
     let said = said(&actions).expect("an answer");
     assert_eq!((said.failed.len(), lists(&actions)), (7_000, vec![]));

@@ -10,7 +10,7 @@ use crate::wire::name::Node;
 /// A service with its disk.
 struct Sender {
     bench: Bench,
-    disk: BTreeMap<LetterId, Draft>,
+    disk: BTreeMap<EntryId, Draft>,
     is_disk_full: bool,
     /// Triggers that were written, in their order.
     sent: Vec<Trigger>,
@@ -61,15 +61,15 @@ impl Sender {
                         };
                         actions.extend(self.bench.keeps(&draft, kept.clone()));
                         if kept.is_ok() {
-                            self.disk.insert(draft.letter.clone(), draft);
+                            self.disk.insert(draft.entry.clone(), draft);
                         }
                     }
                 }
-                // Numbers are written before a letter is removed, which a full disk refuses.
+                // Numbers are written before an entry is removed, which a full disk refuses.
                 Action::Forget {
                     number: Some(_), ..
                 } if self.is_disk_full => {}
-                Action::Forget { letter, .. } => drop(self.disk.remove(&letter)),
+                Action::Forget { entry, .. } => drop(self.disk.remove(&entry)),
                 Action::Say(CLIENT, said) => self.said = Some(said),
                 Action::Note(text) | Action::Info(text) => self.log.push(text),
                 Action::ReadNodes => self.readings += 1,
@@ -116,7 +116,7 @@ impl Sender {
     }
 
     fn is_stored(&self) -> bool {
-        let is_selection = |id: &LetterId| matches!(id, LetterId::Selection(..));
+        let is_selection = |id: &EntryId| matches!(id, EntryId::Selection(..));
         self.disk.keys().any(is_selection)
     }
 
@@ -184,7 +184,7 @@ fn rolling_run_is_sent_when_its_selection_is_resolved() {
             .iter()
             .all(|one| (one.targets, one.parallel) == (3, 1))
     );
-    assert!(web1.disk.contains_key(&LetterId::Targets(rolling.id)));
+    assert!(web1.disk.contains_key(&EntryId::Targets(rolling.id)));
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn rolling_run_has_one_list_of_targets_although_its_sender_dies() {
         web1.shows(&shown);
         assert_eq!(web1.targets(), ["lb1", "lb2", "lb3"], "{writes}");
         assert!(web1.sent.iter().all(|one| one.targets == 3));
-        let list = &web1.disk[&LetterId::Targets(open(&[], 1).id)].content;
+        let list = &web1.disk[&EntryId::Targets(open(&[], 1).id)].content;
         assert!(matches!(list, Content::Targets(list) if list.targets.len() == 3));
         web1.passes(1);
         assert!(!web1.is_stored(), "{writes}");
@@ -480,12 +480,12 @@ fn full_disk_holds_a_rolling_run_up_until_it_has_room() {
         assert_eq!(web1.targets(), ["lb1"]);
         assert_eq!(web1.is_stored(), parallel == 0);
         if parallel == 0 {
-            let letter = LetterId::To(node("lb1"), "again".parse().expect("a name"));
+            let entry = EntryId::To(node("lb1"), "again".parse().expect("a name"));
             let [trigger] = &web1.sent[..] else {
                 panic!("one trigger");
             };
             web1.does(Event::Put {
-                letter,
+                entry,
                 version: trigger.number,
                 key: trigger.key(),
                 answer: Ok(()),
@@ -559,22 +559,22 @@ fn selections_that_cannot_be_sent_hold_no_other_up() {
 fn selection_that_waits_for_room_is_logged_once() {
     let mut web1 = Sender::new();
     web1.fires(request(&[]));
-    let letter = web1.bench.state.letters.values().next();
-    let letter = letter.expect("a letter").clone();
+    let entry = web1.bench.state.entries.values().next();
+    let entry = entry.expect("an entry").clone();
     web1.fires(open(&[], 0));
     web1.does(Event::Reached);
     web1.passes(60);
-    let other = |n: usize| LetterId::To(node(&format!("x{n}")), "x".parse().expect("a name"));
-    let others = (0..crate::step::letters::MOST).map(|n| (other(n), letter.clone()));
-    web1.bench.state.letters.extend(others);
+    let other = |n: usize| EntryId::To(node(&format!("x{n}")), "x".parse().expect("a name"));
+    let others = (0..crate::step::entries::MOST).map(|n| (other(n), entry.clone()));
+    web1.bench.state.entries.extend(others);
     for _ in 0..3 {
         web1.shows(&["lb2"]);
         web1.passes(60);
     }
     let logged = |line: &&String| line.contains("is not sent yet: 20000 triggers wait already");
     assert_eq!(web1.log.iter().filter(logged).count(), 1);
-    let is_other = |id: &LetterId| matches!(id, LetterId::To(_, name) if name.as_str() == "x");
-    web1.bench.state.letters.retain(|id, _| !is_other(id));
+    let is_other = |id: &EntryId| matches!(id, EntryId::To(_, name) if name.as_str() == "x");
+    web1.bench.state.entries.retain(|id, _| !is_other(id));
     web1.shows(&["lb2"]);
     assert_eq!(web1.targets().last(), Some(&"lb2"));
 }

@@ -1,8 +1,8 @@
-//! Letters to the backend: on disk first, then put until the backend has them. What a letter says is not looked at here.
+//! Entries to the backend: on disk first, then put until the backend has them. What an entry says is not looked at here.
 
 use again_base::model::{Moment, Span};
 
-use super::model::{Action, Draft, Letter, LetterId, State};
+use super::model::{Action, Draft, OutboxEntry, EntryId, State};
 use super::room::size;
 use crate::wire::key::Key;
 
@@ -19,78 +19,78 @@ const MOST_TRIES: u32 = 4;
 /// How many triggers there may be, and how many results.
 pub(super) const MOST: usize = 20_000;
 
-/// Writes letters, each in place of its older version.
+/// Writes entries, each in place of its older version.
 pub(super) fn write(state: &mut State, drafts: Vec<Draft>, now: &Moment, out: &mut Vec<Action>) {
     for draft in &drafts {
         let (content, term) = (draft.content.clone(), draft.term.clone());
-        let mut letter = Letter::new(content, draft.version, term);
-        if let Some(older) = state.letters.get(&draft.letter) {
-            letter.kept = older.kept;
-            letter.confirmed = older.confirmed;
-            letter.is_past = older.is_past;
+        let mut entry = OutboxEntry::new(content, draft.version, term);
+        if let Some(older) = state.entries.get(&draft.entry) {
+            entry.kept = older.kept;
+            entry.confirmed = older.confirmed;
+            entry.is_past = older.is_past;
             if let Some((told, lineage)) = older.told() {
                 state.told.remove(&told.sender, size(lineage));
             }
         }
-        if let Some((told, lineage)) = letter.told() {
+        if let Some((told, lineage)) = entry.told() {
             state.told.add(&told.sender, size(lineage));
         }
-        state.wake_at(now.uptime + letter.term.left(now));
-        state.letters.insert(draft.letter.clone(), letter);
+        state.wake_at(now.uptime + entry.term.left(now));
+        state.entries.insert(draft.entry.clone(), entry);
     }
     if !drafts.is_empty() {
         out.push(Action::Keep(drafts));
     }
 }
 
-/// A version of a letter is on disk, or cannot be. What cannot be kept is sent all the same.
+/// A version of an entry is on disk, or cannot be. What cannot be kept is sent all the same.
 pub(super) fn kept(
     state: &mut State,
-    id: &LetterId,
+    id: &EntryId,
     version: u64,
     kept: Result<(), String>,
     now: &Moment,
     out: &mut Vec<Action>,
 ) {
-    let Some(letter) = state.letters.get_mut(id) else {
+    let Some(entry) = state.entries.get_mut(id) else {
         return;
     };
     match kept {
-        Ok(()) => letter.kept = letter.kept.max(version),
-        Err(why) if letter.version == version => {
+        Ok(()) => entry.kept = entry.kept.max(version),
+        Err(why) if entry.version == version => {
             out.push(Action::Note(format!("{id} cannot be kept: {why}")));
-            letter.not_kept = Some(why);
+            entry.not_kept = Some(why);
         }
         Err(_) => {}
     }
     send(state, id, now, out);
 }
 
-/// Puts what a letter still has to be put, as far as nothing is under way there.
-pub(super) fn send(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
-    let Some(letter) = state.letters.get(id).filter(|_| state.is_linked) else {
+/// Puts what an entry still has to be put, as far as nothing is under way there.
+pub(super) fn send(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
+    let Some(entry) = state.entries.get(id).filter(|_| state.is_linked) else {
         return;
     };
-    let is_unkept = letter.kept < letter.version && letter.not_kept.is_none();
+    let is_unkept = entry.kept < entry.version && entry.not_kept.is_none();
     let is_early = match id {
-        LetterId::Node => !state.own_key.is_seen,
-        LetterId::To(..) => waits(state),
-        LetterId::Targets(_) | LetterId::Selection(..) | LetterId::Status(_) => false,
+        EntryId::Node => !state.own_key.is_seen,
+        EntryId::To(..) => waits(state),
+        EntryId::Targets(_) | EntryId::Selection(..) | EntryId::Status(_) => false,
     };
     if is_unkept || is_early {
         return;
     }
-    for key in &letter.left {
+    for key in &entry.left {
         if let Some(another_waits) = state.flying.get_mut(key) {
             *another_waits = true;
             continue;
         }
         state.flying.insert(key.clone(), false);
         out.push(Action::Put {
-            letter: id.clone(),
-            version: letter.version,
+            entry: id.clone(),
+            version: entry.version,
             key: key.clone(),
-            until: now.wall + letter.term.left(now),
+            until: now.wall + entry.term.left(now),
         });
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn send(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec
 /// Whether triggers wait: whoever is told of this node is to find what it tells of itself. What cannot be put holds nothing up,
 /// nor does a put that each time takes the connection along: the tries count over all connections.
 fn waits(state: &State) -> bool {
-    let node = state.letters.get(&LetterId::Node);
+    let node = state.entries.get(&EntryId::Node);
     node.is_some_and(|node| {
         node.confirmed < state.first && state.not_taken < state.first && node.tries < MOST_TRIES
     })
@@ -110,10 +110,10 @@ pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         return;
     }
     let triggers = state
-        .letters
+        .entries
         .iter()
-        .filter(|(_, letter)| letter.trigger().is_some());
-    let ids: Vec<LetterId> = triggers.map(|(id, _)| id.clone()).collect();
+        .filter(|(_, entry)| entry.trigger().is_some());
+    let ids: Vec<EntryId> = triggers.map(|(id, _)| id.clone()).collect();
     for id in ids {
         send(state, &id, now, out);
     }
@@ -122,47 +122,47 @@ pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 /// The backend answered a put.
 pub(super) fn answered(
     state: &mut State,
-    id: &LetterId,
+    id: &EntryId,
     version: u64,
     key: &Key,
     answer: &Result<(), String>,
     now: &Moment,
 ) {
     if state.flying.remove(key) == Some(true) {
-        // Another letter, or a newer version, has waited for its turn here.
+        // Another entry, or a newer version, has waited for its turn here.
         state.wake_at(now.uptime);
     }
-    let Some(letter) = state
-        .letters
+    let Some(entry) = state
+        .entries
         .get_mut(id)
-        .filter(|letter| letter.version == version)
+        .filter(|entry| entry.version == version)
     else {
         return;
     };
     let pause = match answer {
         Ok(()) => {
-            letter.left.remove(key);
-            if !letter.left.is_empty() {
+            entry.left.remove(key);
+            if !entry.left.is_empty() {
                 return;
             }
-            if letter.confirmed < version {
-                letter.tries = 0;
+            if entry.confirmed < version {
+                entry.tries = 0;
             }
-            letter.confirmed = version;
-            let is_repeated = letter.trigger().is_some() || matches!(id, LetterId::Targets(_));
+            entry.confirmed = version;
+            let is_repeated = entry.trigger().is_some() || matches!(id, EntryId::Targets(_));
             if !is_repeated {
                 // Its time may have been over before.
-                let end = now.uptime + letter.term.left(now);
+                let end = now.uptime + entry.term.left(now);
                 state.wake_at(end);
                 return;
             }
-            doubled(AGAIN, letter.tries, LONGEST_AGAIN)
+            doubled(AGAIN, entry.tries, LONGEST_AGAIN)
         }
-        Err(_) => doubled(RETRY, letter.tries, LONGEST_RETRY),
+        Err(_) => doubled(RETRY, entry.tries, LONGEST_RETRY),
     };
-    letter.tries = letter.tries.saturating_add(1);
+    entry.tries = entry.tries.saturating_add(1);
     let due = now.uptime + pause;
-    letter.due = Some(due);
+    entry.due = Some(due);
     state.wake_at(due);
 }
 
@@ -174,24 +174,24 @@ fn doubled(first: Span, times: u32, most: Span) -> Span {
 
 /// Sends everything anew: the backend may have lost what it had.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    if let Some(node) = state.letters.get_mut(&LetterId::Node) {
+    if let Some(node) = state.entries.get_mut(&EntryId::Node) {
         node.confirmed = 0;
     }
-    let ids: Vec<LetterId> = state.letters.keys().cloned().collect();
+    let ids: Vec<EntryId> = state.entries.keys().cloned().collect();
     for id in ids {
-        if let Some(letter) = state.letters.get_mut(&id) {
-            letter.left.extend(letter.content.counted_keys());
+        if let Some(entry) = state.entries.get_mut(&id) {
+            entry.left.extend(entry.content.counted_keys());
         }
         again(state, &id, now, out);
     }
 }
 
-/// Sends a letter again: a result where it is still missing, others wholly.
-fn again(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) {
-    if let Some(letter) = state.letters.get_mut(id) {
-        letter.due = None;
-        if !letter.is_told() {
-            letter.left = letter.content.keys();
+/// Sends an entry again: a result where it is still missing, others wholly.
+fn again(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
+    if let Some(entry) = state.entries.get_mut(id) {
+        entry.due = None;
+        if !entry.is_told() {
+            entry.left = entry.content.keys();
         }
     }
     send(state, id, now, out);
@@ -199,16 +199,16 @@ fn again(state: &mut State, id: &LetterId, now: &Moment, out: &mut Vec<Action>) 
 
 /// Sends what is due, and finds out what will be.
 pub(super) fn send_due(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
-    let ids: Vec<LetterId> = state.letters.keys().cloned().collect();
+    let ids: Vec<EntryId> = state.entries.keys().cloned().collect();
     for id in ids {
-        match state.letters.get(&id).and_then(|letter| letter.due) {
+        match state.entries.get(&id).and_then(|entry| entry.due) {
             Some(due) if due > now.uptime => {}
             Some(_) => again(state, &id, now, out),
             None => send(state, &id, now, out),
         }
-        if let Some(letter) = state.letters.get(&id) {
-            let end = now.uptime + letter.term.left(now);
-            let next = letter.due.map_or(end, |due| due.min(end));
+        if let Some(entry) = state.entries.get(&id) {
+            let end = now.uptime + entry.term.left(now);
+            let next = entry.due.map_or(end, |due| due.min(end));
             // A result may outlive its time, until the backend has it.
             if next > now.uptime {
                 state.wake_at(next);
