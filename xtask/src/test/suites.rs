@@ -24,13 +24,13 @@ test    fleet-backends     3  25 | fleet backends 8      | @ca @backends openssl
 test    module            6  40 | tests/module/run     | @puppet puppet-lint ruby-rspec-puppet ruby-puppetlabs-spec-helper ruby-rspec-puppet-facts facterdb puppet-strings metadata-json-lint rubocop bundler python3 systemd puppetdb puppet-terminus-puppetdb postgresql
 test    puppet            9  25 | tests puppet 3       | @puppet puppetserver bundler
 test    demo-fleet        3  25 | programs tests/tools/demo-fleet --check | @ca etcd-server etcd-client systemd util-linux
-test    morning-fleet     2  25 | programs tests/tools/morning-fleet --check | @ca etcd-server etcd-client systemd util-linux
+test    troubleshooting-fleet 2  25 | programs tests/tools/troubleshooting-fleet --check | @ca etcd-server etcd-client systemd util-linux
 test    fleet-verbs       5  25 | fleet verbs 2        | @ca @backends
 check   process           5  25 | tests process 4      | ruby util-linux
 test    faults            4  25 | tests faults 2       | util-linux libcap2-bin
 check   converge          5  25 | tests converge 4     | @puppet ruby
 check   operator          4  25 | tests operator 4     | @puppet mandoc prometheus zsh fish bash-completion ruby
-test    morning           3  25 | tests/tools/morning --check | @puppet procps
+test    troubleshooting 3  25 | tests/tools/troubleshooting --check | @puppet procps
 test    demo              3  25 | tests/tools/demo --check    | @puppet
 check   readme            3  25 | tests/tools/readme --check  | @puppet
 check   fleet-executor        6  25 | fleet take 2         | @ca
