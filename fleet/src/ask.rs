@@ -222,9 +222,9 @@ pub struct How {
     pub outbox: Waiting,
     /// Why the executor did not answer when it was asked last; nothing if it did.
     pub take: Option<String>,
-    /// How much was turned away since it began: registers and results that are not what they should be, or not from whom this node
+    /// How much was rejected since it began: registers and results that are not what they should be, or not from whom this node
     /// listens to.
-    pub turned_away: u64,
+    pub rejected: u64,
     /// Slots that have ended under runs of this node, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<String>,
@@ -674,7 +674,7 @@ mod tests {
                 not_kept: Some("no space left".to_owned()),
             },
             take: Some("it did not answer".to_owned()),
-            turned_away: 8,
+            rejected: 8,
             slots: Vec::new(),
             tokens: Vec::new(),
             ahead: Some(-6),
@@ -834,7 +834,7 @@ mod tests {
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","turned_away":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","rejected":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {

@@ -63,7 +63,7 @@ const FLEET: &[(&str, &str, &str, Of)] = &[
     ("waiting", "slots_waiting", "Runs of this node that wait for a slot.", Of::Number),
     ("since", "slots_oldest_wait_seconds", "How long the oldest of these has waited; 0 for none.", Of::Age),
     ("ended", "slots_ended", "Runs of this node that go on though their slot has ended with its lease.", Of::Number),
-    ("turned_away", "turned_away_total", "Values in the backend that nobody may have put there, since the service began.", Of::Total),
+    ("rejected", "rejected_total", "Values in the backend that nobody may have put there, since the service began.", Of::Total),
     ("troubles", "troubles", "What 'again-fleet check' names: what the backend refuses, the disk, the executor.", Of::Number),
     ("sent", "events_sent_total", "Events of runs that the backend was told.", Of::Total),
     ("spooled", "events_spooled_bytes", "Bytes of events that wait to be told.", Of::Number),

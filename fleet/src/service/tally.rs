@@ -21,7 +21,7 @@ const KEYS: [&str; 13] = [
     "running",
     "waiting",
     "since",
-    "turned_away",
+    "rejected",
     "troubles",
     "ended",
 ];

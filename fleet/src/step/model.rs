@@ -226,7 +226,7 @@ pub enum Action {
     /// Something for the log.
     Note(String),
     /// The same of a register that does not come in, or not from whom it names; to be counted.
-    TurnedAway(String),
+    Rejected(String),
 }
 
 /// What became of a trigger, as its sender knows it.

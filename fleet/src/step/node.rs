@@ -39,7 +39,7 @@ fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: 
         && let Some(known) = published(state)
         && newest.order() > known.order()
     {
-        out.push(Action::TurnedAway(Other::Newer(newest).sentence(known)));
+        out.push(Action::Rejected(Other::Newer(newest).sentence(known)));
         state.own_key.next = now.uptime + PAUSE;
     }
     let at = now.wall.millis();
@@ -181,7 +181,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let why = other.sentence(&known);
     out.push(match other {
         Other::Missing => Action::Note(why),
-        _ => Action::TurnedAway(why),
+        _ => Action::Rejected(why),
     });
     if is_newer {
         return publish(state, known, version + 1, now, out);

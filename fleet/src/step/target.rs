@@ -86,12 +86,12 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
     };
     match unfit {
         Unfit::Foreign(why) => {
-            out.push(Action::TurnedAway(format!(
+            out.push(Action::Rejected(format!(
                 "'{name}' of {sender} is not from there: {why}"
             )));
         }
         Unfit::Refused(why) => {
-            out.push(Action::TurnedAway(format!(
+            out.push(Action::Rejected(format!(
                 "'{name}' of {sender} is refused: {why}"
             )));
             // Who has fired is told.

@@ -52,13 +52,13 @@ fn named(text: &str) -> Trigger {
     }
 }
 
-/// Puts a value below `to/lb1=test/`, and waits until it was turned away for this reason.
+/// Puts a value below `to/lb1=test/`, and waits until it was rejected for this reason.
 #[track_caller]
-fn is_turned_away(lb1: &Node, straight: &Straight, at: &str, value: &[u8], why: &str) {
-    let before = lb1.how().turned_away;
+fn is_rejected(lb1: &Node, straight: &Straight, at: &str, value: &[u8], why: &str) {
+    let before = lb1.how().rejected;
     let key = format!("to/lb1=test/{at}");
     straight.put(&key, value).expect("put");
-    until(why, || lb1.how().turned_away > before);
+    until(why, || lb1.how().rejected > before);
     let log = lb1.log();
     let last = log.lines().last().unwrap_or_default();
     assert!(last.contains(why), "{at}: {last}");
@@ -74,10 +74,10 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
     let lb1 = Node::new("lb1.test", &server);
     let straight = Straight::at(&server, "web2.test");
     lb1.is_linked(true);
-    let away = |at: &str, value: &[u8], why| is_turned_away(&lb1, &straight, at, value, why);
+    let away = |at: &str, value: &[u8], why| is_rejected(&lb1, &straight, at, value, why);
     let case = |text: &str, value: &[u8], why| {
         let at = format!("web1=test/{text}");
-        is_turned_away(&lb1, &straight, &at, value, why);
+        is_rejected(&lb1, &straight, &at, value, why);
         let stands = || straight.list(&format!("to/lb1=test/{at}"));
         until("its removal", || stands().is_empty());
     };
@@ -272,7 +272,7 @@ fn who_was_revoked_is_not_listened_to(kind: Kind) {
     list("crl-web1.pem");
     let value = by("web1.test", &named("again"));
     let why = "the certificate of web1.test was revoked";
-    is_turned_away(&lb1, &straight, "web1=test/again", &value, why);
+    is_rejected(&lb1, &straight, "web1=test/again", &value, why);
     until("its removal", || straight.list("to/").is_empty());
     list("crl.pem");
     straight
@@ -332,7 +332,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         ("web2.test", &elsewhere, "web2.test told it elsewhere"),
     ]) {
         straight.put(key, &sealed_as(signer, what)).expect("put");
-        until(why, || web1.how().turned_away == n);
+        until(why, || web1.how().rejected == n);
         assert!(web1.log().contains(why), "{}", web1.log());
     }
     // Its own, of an older trigger.
@@ -341,7 +341,7 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         .expect("put");
     // It is heard in order: what was heard of the last one is heard of the older one as well.
     straight.put(key, b"").expect("put");
-    until("the last", || web1.how().turned_away == 4);
+    until("the last", || web1.how().rejected == 4);
     assert_eq!(web1.how().outbox.triggers, 1);
     straight
         .put(key, &sealed_as("lb1.test", &told))
@@ -382,7 +382,7 @@ fn who_is_listened_to_is_the_targets_to_say() {
     assert_eq!(n01.fire(&two), crate::ACROSS);
     lb1.runs_once(&two.id);
     assert_eq!(lb1.ran(), [one.id, two.id]);
-    assert_eq!(lb1.how().turned_away, 1);
+    assert_eq!(lb1.how().rejected, 1);
 }
 
 /// Without certificates whoever can write to the backend is believed, and the service says so.
@@ -412,5 +412,5 @@ fn where_the_backend_is_trusted_it_is_said() {
     });
     put(&named("again"));
     until("its run", || lb1.runs().len() == 1);
-    assert_eq!(lb1.how().turned_away, 1);
+    assert_eq!(lb1.how().rejected, 1);
 }

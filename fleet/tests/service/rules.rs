@@ -162,8 +162,8 @@ fn a_batch_counts_under_its_own_key_only() {
         format!("event/web1=test/{run}/{:020}", first + 1),
     ] {
         straight.put(&key, &bytes).expect("put");
-        let turned_away = format!("{key} is not believed");
-        until("a word of it", || node.log().contains(&turned_away));
+        let rejected = format!("{key} is not believed");
+        until("a word of it", || node.log().contains(&rejected));
     }
     assert!(node.runs().is_empty());
     tell(&straight, &told);
@@ -221,8 +221,8 @@ fn events_of_many_megabytes(kind: Kind) {
     let straight = Straight::at(&server, "web1.test");
     let key = |run| format!("event/web1=test/{}/{:020}", Id::from_bits(run), 1);
     let said = |run| {
-        let turned_away = format!("{} is not believed", key(run));
-        node.log().matches(&turned_away).count()
+        let rejected = format!("{} is not believed", key(run));
+        node.log().matches(&rejected).count()
     };
     let long = vec![b'x'; 10 << 20];
     let put = |run, bytes: &[u8]| straight.put(&key(run), bytes).expect("put");
@@ -264,11 +264,11 @@ fn events_of_many_megabytes(kind: Kind) {
 }
 
 #[test]
-fn events_of_many_megabytes_are_turned_away_in_bounded_memory_over_etcd() {
+fn events_of_many_megabytes_are_rejected_in_bounded_memory_over_etcd() {
     events_of_many_megabytes(Kind::Etcd);
 }
 
 #[test]
-fn events_of_many_megabytes_are_turned_away_in_bounded_memory_over_nats() {
+fn events_of_many_megabytes_are_rejected_in_bounded_memory_over_nats() {
     events_of_many_megabytes(Kind::Nats);
 }

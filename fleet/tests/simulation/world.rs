@@ -513,7 +513,7 @@ impl World {
                 self.promises.count("selection resolved");
             }
             Action::Note(text) => self.promises.logs(&text),
-            Action::Progress { .. } | Action::Info(_) | Action::TurnedAway(_) => {}
+            Action::Progress { .. } | Action::Info(_) | Action::Rejected(_) => {}
         }
     }
 

@@ -43,7 +43,7 @@ fn how() -> How {
             not_kept: None,
         },
         take: None,
-        turned_away: 0,
+        rejected: 0,
         slots: Vec::new(),
         tokens: Vec::new(),
         ahead: Some(3),

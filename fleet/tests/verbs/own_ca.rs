@@ -250,9 +250,9 @@ fn masterless_nodes_trigger_one_another_until_one_is_revoked() {
     fs::copy(site.path("ca/nodes/lb1.test/crl.pem"), lb1.join("new")).expect("copied");
     fs::rename(lb1.join("new"), lb1.join("crl.pem")).expect("renamed");
     for (_, [web1, lb1]) in &fleets {
-        let before = lb1.how().turned_away;
+        let before = lb1.how().rejected;
         well(web1, &trigger);
-        until("its refusal", || lb1.how().turned_away > before);
+        until("its refusal", || lb1.how().rejected > before);
         let why = "the certificate of web1.test was revoked";
         assert!(lb1.log().contains(why), "{}", lb1.log());
         assert_eq!(lb1.runs().len(), 1);

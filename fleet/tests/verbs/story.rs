@@ -380,7 +380,7 @@ fn what_another_signed_is_no_part_of_it() {
         straight
             .put(&at(place), &sealed_as(signer, &one))
             .expect("put");
-        let before = web1.how().turned_away;
+        let before = web1.how().rejected;
         let done = web1
             .command(&["story", &id, "--json"])
             .output()
@@ -391,7 +391,7 @@ fn what_another_signed_is_no_part_of_it() {
             is_shown,
             "{signer}: {out}"
         );
-        assert!(is_shown == 1 || web1.how().turned_away > before);
+        assert!(is_shown == 1 || web1.how().rejected > before);
     }
 }
 

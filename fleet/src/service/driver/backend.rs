@@ -219,7 +219,7 @@ impl Driver {
                 }
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {
-                    self.turn_away(&format!("the backend holds something that is not ours: {e}"));
+                    self.reject(&format!("the backend holds something that is not ours: {e}"));
                 }
             }
         }
@@ -236,7 +236,7 @@ impl Driver {
             ),
             Err(e) => e.to_string(),
         };
-        self.turn_away(&format!(
+        self.reject(&format!(
             "the backend holds something that is not ours: {why}"
         ));
     }
@@ -477,7 +477,7 @@ impl Driver {
     fn heard(&mut self, key: &Key, value: &Value) {
         match self.seals.read(&value.bytes, key) {
             Ok(told) => self.feed(Event::Heard(told)),
-            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            Err(why) => self.reject(&format!("{} is not believed: {why}", value.key)),
         }
     }
 }

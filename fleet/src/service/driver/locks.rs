@@ -86,7 +86,7 @@ impl Driver {
             Ok(word) => Seen::Held(Box::new(word)),
             Err(why) => {
                 let why = format!("{} is not believed: {why}", value.key);
-                self.turn_away(&why);
+                self.reject(&why);
                 Seen::Nothing(why)
             }
         }
@@ -106,7 +106,7 @@ impl Driver {
                 let effects = to.map(|to| self.locks().passed(&lock, token, to));
                 self.do_with_locks(effects.unwrap_or_default());
             }
-            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            Err(why) => self.reject(&format!("{} is not believed: {why}", value.key)),
         }
     }
 
@@ -117,7 +117,7 @@ impl Driver {
                 let effects = self.locks().reset_written(reset);
                 self.do_with_locks(effects);
             }
-            Err(why) => self.turn_away(&format!("{} is not believed: {why}", value.key)),
+            Err(why) => self.reject(&format!("{} is not believed: {why}", value.key)),
         }
     }
 
@@ -245,7 +245,7 @@ impl Driver {
                             tokens.push((told.node, known));
                         }
                         Err(why) => {
-                            self.turn_away(&format!("{} is not believed: {why}", value.key));
+                            self.reject(&format!("{} is not believed: {why}", value.key));
                         }
                     }
                 }

@@ -207,7 +207,7 @@ pub struct Health {
     /// Why the executor did not answer.
     pub take: Option<String>,
     /// How much in the backend was not what it should be, or not from whom this node listens to.
-    pub turned_away: u64,
+    pub rejected: u64,
 }
 
 impl Driver {
@@ -364,20 +364,20 @@ impl Driver {
             Action::ReadNodes => self.read_nodes(),
             Action::Info(text) => info!("{text}"),
             Action::Note(text) => warn!("{text}"),
-            Action::TurnedAway(why) => self.turn_away(&why),
+            Action::Rejected(why) => self.reject(&why),
         }
     }
 
     /// Counts what nobody may have put into the backend, and says so.
-    fn turn_away(&mut self, why: &str) {
-        self.health.turned_away += 1;
+    fn reject(&mut self, why: &str) {
+        self.health.rejected += 1;
         warn!("{why}");
     }
 
     /// Says once why a value counts for nothing.
     fn ignore(&mut self, key: &str, ignored: &Ignored) {
         if ignored.is_news {
-            self.turn_away(&format!("{key} is ignored: {}", ignored.why));
+            self.reject(&format!("{key} is ignored: {}", ignored.why));
         }
     }
 

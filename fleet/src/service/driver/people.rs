@@ -172,7 +172,7 @@ impl Driver {
             failures: all.into_iter().map(Failure::shown).collect(),
             outbox: waiting,
             take: health.take.as_deref().map(ask::words),
-            turned_away: health.turned_away,
+            rejected: health.rejected,
             slots: self.slots.own(true),
             tokens: self.locks.warnings(),
             selections: self.state.shown_selections(),

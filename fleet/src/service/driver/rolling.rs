@@ -204,7 +204,7 @@ impl Driver {
                         }
                         Ok(None) => {}
                         Err(why) => {
-                            self.turn_away(&format!("{} is not believed: {why}", value.key))
+                            self.reject(&format!("{} is not believed: {why}", value.key))
                         }
                     }
                 }

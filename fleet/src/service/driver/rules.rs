@@ -51,7 +51,7 @@ impl Driver {
             Ok(_) => {}
             Err(why) => {
                 let key = key.encode(&self.namespace);
-                self.turn_away(&format!("{key} is not believed: {why}"));
+                self.reject(&format!("{key} is not believed: {why}"));
                 return Vec::new();
             }
         }
@@ -73,7 +73,7 @@ impl Driver {
             Ok(events) => events,
             Err(Found::Bad(why)) => {
                 let key = open.key.encode(&self.namespace);
-                self.turn_away(&format!("{key} is not believed: {why}"));
+                self.reject(&format!("{key} is not believed: {why}"));
                 return Vec::new();
             }
             Err(Found::Unclear(why)) => {

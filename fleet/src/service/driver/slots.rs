@@ -173,7 +173,7 @@ impl Driver {
                         }
                         Ok(standing) => line.extend(standing),
                         Err(why) => {
-                            self.turn_away(&format!("{} is not believed: {why}", value.key));
+                            self.reject(&format!("{} is not believed: {why}", value.key));
                         }
                     }
                 }

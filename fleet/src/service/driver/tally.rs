@@ -48,7 +48,7 @@ impl Driver {
             running,
             waits,
             since,
-            health.turned_away,
+            health.rejected,
             troubles as u64,
             ended,
         ];

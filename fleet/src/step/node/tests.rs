@@ -21,7 +21,7 @@ fn signed(serial: u64, role: &str) -> OwnKey {
 /// The log of what stood at the own key.
 fn logged(actions: &[Action]) -> Vec<&str> {
     let said = actions.iter().filter_map(|action| match action {
-        Action::TurnedAway(why) | Action::Note(why) => Some(why.as_str()),
+        Action::Rejected(why) | Action::Note(why) => Some(why.as_str()),
         _ => None,
     });
     said.collect()

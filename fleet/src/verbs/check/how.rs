@@ -42,11 +42,11 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
             "'journalctl -u again-fleet-executor' tells why",
         ));
     }
-    if how.turned_away > 0 {
-        let (count, since) = (how.turned_away, clock(at(how.began), now));
+    if how.rejected > 0 {
+        let (count, since) = (how.rejected, clock(at(how.began), now));
         found.push(Finding::warning(
             "backend",
-            format!("turned away since {since}, as not signed by its sender or not accepted here: {count}"),
+            format!("rejected since {since}, as not signed by its sender or not accepted here: {count}"),
             "'journalctl -u again-fleet' names each, and why",
         ));
     }
@@ -245,7 +245,7 @@ mod tests {
                 not_kept: None,
             },
             take: None,
-            turned_away: 0,
+            rejected: 0,
             slots: Vec::new(),
             tokens: Vec::new(),
             ahead: Some(20),
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(words, "outbox: what is fired cannot be kept: no space left");
         let (_, words) = one(|how| how.take = Some("no answer".to_owned()));
         assert!(words.ends_with("asked last: no answer"), "{words}");
-        let (grade, words) = one(|how| how.turned_away = 3);
+        let (grade, words) = one(|how| how.rejected = 3);
         assert!(
             grade == Grade::Warning && words.ends_with("not accepted here: 3"),
             "{words}"
