@@ -1,4 +1,4 @@
-//! A service that was taken over: it may send what it likes, and cannot make this node run what no accepted node has signed.
+//! A compromised service: it may send what it likes, and cannot make this node run what no accepted node has signed.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

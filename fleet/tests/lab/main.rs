@@ -28,6 +28,6 @@ mod rules;
 /// Agents of a Puppet server.
 mod server;
 /// The two processes of a node, and one that was taken over.
-mod taken_over;
+mod compromised;
 /// Packages of two versions on a fleet at work.
 mod upgrade;

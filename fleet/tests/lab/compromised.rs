@@ -10,7 +10,7 @@ use again_fleet::wire::trigger::Trigger;
 use again_test_support::Lab;
 use serde_json::Value;
 
-const TAKEN_OVER: &str = include_str!("taken-over.rb");
+const TAKEN_OVER: &str = include_str!("compromised.rb");
 
 /// Kills the executor as soon as it has answered.
 const ASK_AND_KILL: &str = r#"
