@@ -28,7 +28,7 @@ use crate::scene::{PATIENCE, Scene, crowd, texts};
 use crate::start::as_exec_does;
 use crate::waiter::needs;
 
-/// The room's name with the scene's directory in the environment.
+/// The part's name with the scene's directory in the environment.
 const ON_STAGE: &str = "AGAIN_BENCH_FLEET";
 /// Nobody has this name: what is for it starts nothing.
 const NOBODY: &str = "db1.test";
@@ -49,10 +49,10 @@ pub fn stamp(path: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn measure(room: &str, table: &mut Table) -> Result<()> {
+pub fn measure(part: &str, table: &mut Table) -> Result<()> {
     if let Some(dir) = std::env::var_os(ON_STAGE) {
         let mut scene = Scene::new(dir.into())?;
-        return match room {
+        return match part {
             "crowd" => crowd::play(&mut scene, table),
             _ => play(&scene, table),
         };
@@ -75,7 +75,7 @@ pub fn measure(room: &str, table: &mut Table) -> Result<()> {
     // The helper finds its settings by the environment, which every program of the scene inherits.
     // It prints the rows itself.
     let played = Command::new(std::env::current_exe()?)
-        .arg(room)
+        .arg(part)
         .env(ON_STAGE, dir.path())
         .env("AGAIN_CONFIG", settings)
         .status()?;

@@ -1,7 +1,7 @@
 //! Measures `again`, most figures beside a floor, and where a script does the same, beside that as a peer; both are
 //! measured in the same run.
 //!
-//!   again-bench ROOM…    rooms: charge cost waiter exit chain scale herd size fleet crowd
+//!   again-bench ROOM…    parts: charge cost waiter exit chain scale herd size fleet crowd
 //!
 //! `make bench` makes the tables of what it prints. `QUICK=1` takes few samples, to see that the
 //! programs themselves work. Times that are compared are taken alternately; what waits, waits at the same time; the
@@ -27,21 +27,21 @@ mod waiter;
 use anyhow::{Result, bail};
 
 fn main() -> Result<()> {
-    let rooms: Vec<String> = std::env::args().skip(1).collect();
-    if let [within, again, times, peer] = &rooms[..]
+    let parts: Vec<String> = std::env::args().skip(1).collect();
+    if let [within, again, times, peer] = &parts[..]
         && within == cost::WITHIN
     {
         return cost::within(again, times.parse()?, peer);
     }
-    if let [stamp, path] = &rooms[..]
+    if let [stamp, path] = &parts[..]
         && stamp == scene::STAMP
     {
         return fleet::stamp(path);
     }
     let mut table = numbers::Table::default();
-    for room in &rooms {
-        eprintln!("bench: {room}");
-        match room.as_str() {
+    for part in &parts {
+        eprintln!("bench: {part}");
+        match part.as_str() {
             "charge" => chain::charge(&mut table)?,
             "cost" => cost::measure(&mut table)?,
             "size" => size::measure(&mut table)?,
@@ -54,8 +54,8 @@ fn main() -> Result<()> {
             }
             "quiet" => quiet::targets(&mut table)?,
             "herd" => herd::measure(&mut table)?,
-            "fleet" | "crowd" => fleet::measure(room, &mut table)?,
-            _ => bail!("there is no room {room}"),
+            "fleet" | "crowd" => fleet::measure(part, &mut table)?,
+            _ => bail!("there is no part {part}"),
         }
     }
     print!("{}", table.text());

@@ -16,17 +16,17 @@ pub struct Options {
     quick: bool,
     /// Measure and print only these parts, and write no tables
     #[arg(value_parser = ROOMS)]
-    rooms: Vec<String>,
+    layers: Vec<String>,
 }
 
 const ROOMS: [&str; 11] = [
     "charge", "cost", "waiter", "exit", "chain", "scale", "quiet", "herd", "size", "fleet", "crowd",
 ];
 
-/// Which rooms' rows each table has, what its columns are, and which of a row's columns these are.
+/// Which layers' rows each table has, what its columns are, and which of a row's columns these are.
 struct Table {
     file: &'static str,
-    rooms: &'static [&'static str],
+    layers: &'static [&'static str],
     head: &'static str,
     columns: &'static [usize],
 }
@@ -34,7 +34,7 @@ struct Table {
 const TABLES: [Table; 4] = [
     Table {
         file: "table.md",
-        rooms: &[
+        layers: &[
             "charge", "cost", "waiter", "exit", "chain", "scale", "quiet",
         ],
         head: "| what | again | floor | peer | bar |",
@@ -42,39 +42,39 @@ const TABLES: [Table; 4] = [
     },
     Table {
         file: "herd.md",
-        rooms: &["herd"],
+        layers: &["herd"],
         head: "| what | again | fixed delay | Puppet's splay | bar |",
         columns: &[0, 1, 2, 3, 4],
     },
     Table {
         file: "size.md",
-        rooms: &["size"],
+        layers: &["size"],
         head: "| what | size | limit |",
         columns: &[0, 1, 4],
     },
     Table {
         file: "fleet.md",
-        rooms: &["fleet", "crowd"],
+        layers: &["fleet", "crowd"],
         head: "| what | again-fleet | floor | peer | bar |",
         columns: &[0, 1, 2, 3, 4],
     },
 ];
 
-/// What was measured of a room.
+/// What was measured of a layer.
 struct Part {
-    room: String,
+    layer: String,
     rows: String,
     /// Load of the machine afterwards.
     load: String,
 }
 
-/// Measures the rooms. Prints the rows of those that are named; without a name measures all, and writes the tables.
+/// Measures the layers. Prints the rows of those that are named; without a name measures all, and writes the tables.
 pub fn bench(options: &Options) -> Result<()> {
-    let is_all = options.rooms.is_empty();
-    let rooms: Vec<&str> = match is_all {
-        true if options.quick => ROOMS.into_iter().filter(|room| *room != "chain").collect(),
+    let is_all = options.layers.is_empty();
+    let layers: Vec<&str> = match is_all {
+        true if options.quick => ROOMS.into_iter().filter(|layer| *layer != "chain").collect(),
         true => ROOMS.to_vec(),
-        false => options.rooms.iter().map(String::as_str).collect(),
+        false => options.layers.iter().map(String::as_str).collect(),
     };
     run(&mut Command::new("tests/tools/build"))?;
     run(Command::new("cargo").args([
@@ -87,10 +87,10 @@ pub fn bench(options: &Options) -> Result<()> {
         "again-bench",
     ]))?;
     if options.quick {
-        for room in &rooms {
-            run(program(room, 120).env("QUICK", "1").stdout(Stdio::null()))?;
+        for layer in &layers {
+            run(program(layer, 120).env("QUICK", "1").stdout(Stdio::null()))?;
         }
-        println!("bench: {} passed, 0 failed", rooms.len());
+        println!("bench: {} passed, 0 failed", layers.len());
         return Ok(());
     }
     let plots = repository().join("target/plots");
@@ -98,7 +98,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let _ = fs::remove_dir_all(&plots);
     fs::create_dir_all(&plots)?;
     let before = sums()?;
-    let parts = rooms.iter().map(|room| measure(room, &plots));
+    let parts = layers.iter().map(|layer| measure(layer, &plots));
     let parts: Vec<Part> = parts.collect::<Result<_>>()?;
     ensure!(
         sums()? == before,
@@ -125,8 +125,8 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The benchmark of a room, which thousands of processes may take, each with a few descriptors.
-fn program(room: &str, seconds: u32) -> Command {
+/// The benchmark of a layer, which thousands of processes may take, each with a few descriptors.
+fn program(layer: &str, seconds: u32) -> Command {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     let mut command = Command::new("sh");
@@ -138,7 +138,7 @@ fn program(room: &str, seconds: u32) -> Command {
         ])
         .arg(seconds.to_string())
         .arg(target.join("bench-programs/again-bench"))
-        .arg(room)
+        .arg(layer)
         // The program before its symbols were removed.
         .env(
             "AGAIN_SYMBOLS",
@@ -161,16 +161,16 @@ fn sums() -> Result<[String; 2]> {
     ])
 }
 
-/// Measures one room, and prints its rows.
-fn measure(room: &str, plots: &Path) -> Result<Part> {
-    let mut command = program(room, 900);
+/// Measures one layer, and prints its rows.
+fn measure(layer: &str, plots: &Path) -> Result<Part> {
+    let mut command = program(layer, 900);
     let rows = output(command.env_remove("QUICK").env("PLOTS", plots))?;
     print!("{rows}");
     let load = fs::read_to_string("/proc/loadavg")?;
     let load = load.split(' ').next().unwrap_or_default();
     Ok(Part {
-        room: room.to_owned(),
-        load: format!("{room} {load}"),
+        layer: layer.to_owned(),
+        load: format!("{layer} {load}"),
         rows,
     })
 }
@@ -179,7 +179,7 @@ fn write_tables(parts: &[Part], plots: &Path, sums: &[String; 2]) -> Result<()> 
     let numbers = repository().join("doc/numbers");
     let day = output(Command::new("date").args(["-u", "+%F"]))?;
     for table in &TABLES {
-        let is_of = |part: &&Part| table.rooms.contains(&part.room.as_str());
+        let is_of = |part: &&Part| table.layers.contains(&part.layer.as_str());
         let parts: Vec<&Part> = parts.iter().filter(is_of).collect();
         let note = match table.file {
             "table.md" => note(&parts, &sums[0], day.trim(), &machine()?),
@@ -281,14 +281,14 @@ mod tests {
 
     fn part(rows: &str, load: &str) -> Part {
         Part {
-            room: "cost".to_owned(),
+            layer: "cost".to_owned(),
             rows: rows.to_owned(),
             load: load.to_owned(),
         }
     }
 
     #[test]
-    fn a_table_has_its_columns_and_the_rows_of_its_rooms() {
+    fn a_table_has_its_columns_and_the_rows_of_its_layers() {
         let cost = part(
             "| a request | 2 ms | 1 ms | 30 ms | ≤ 3 ×: reached |\n",
             "cost 0.10",

@@ -34,7 +34,7 @@ enum Task {
     Bench(bench::Options),
     /// Write doc/numbers/counts: the instructions of a request, of status and of a waiter
     Counts,
-    /// Count the lines of code in src, room by room
+    /// Count the lines of code in src, layer by layer
     Lines,
     /// Write the completions for bash, zsh and fish, after a change to the command line
     Completions,

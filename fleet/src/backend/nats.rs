@@ -1,4 +1,4 @@
-//! NATS with JetStream: a stream for each room of keys, laid out as NATS lays out its buckets of keys and values.
+//! NATS with JetStream: a stream for each section of keys, laid out as NATS lays out its buckets of keys and values.
 //!
 //! A stream keeps the newest message of each subject. A removal is a message that says so; it is sent under the condition that
 //! the last message is the one that was read. Everything in a stream lives equally long. There are no leases.
@@ -49,7 +49,7 @@ use crate::wire::name::{Namespace, Node};
 
 /// As seldom as can be: whether the server lives is asked with each beat.
 const PING: Duration = Duration::from_secs(24 * 3600);
-/// The rooms that nodes watch.
+/// The sections that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
 
 /// How often a removal is tried while members of a cluster disagree on what stands at the key.
@@ -127,9 +127,9 @@ impl Nats {
             newest: Rc::default(),
             broken,
         };
-        for room in ["to", "result", "story", "node"] {
-            let stream = nats.prepare(room).await?;
-            nats.forbid_rollups(room, stream).await?;
+        for section in ["to", "result", "story", "node"] {
+            let stream = nats.prepare(section).await?;
+            nats.forbid_rollups(section, stream).await?;
         }
         let events = format!("KV_{}", nats.bucket("event"));
         if let Some(stream) = nats.ask_stream("INFO", &events, &()).await? {
@@ -190,22 +190,22 @@ impl Nats {
         }
     }
 
-    fn bucket(&self, room: &str) -> String {
-        format!("again_{}_{room}", self.namespace)
+    fn bucket(&self, section: &str) -> String {
+        format!("again_{}_{section}", self.namespace)
     }
 
-    /// The room and the subject of a key, or of a prefix that ends with a slash.
+    /// The section and the subject of a key, or of a prefix that ends with a slash.
     fn place<'k>(&self, key: &'k str) -> Result<(&'k str, String), Error> {
         let root = format!("again/v1/{}/", self.namespace);
         let below = key
             .strip_prefix(&root)
             .and_then(|below| below.split_once('/'));
-        let (room, rest) =
+        let (section, rest) =
             below.ok_or_else(|| Error::Denied(format!("'{key}' is no key of this fleet's")))?;
         let below = rest.replace('/', ".");
         let is_prefix = rest.is_empty() || rest.ends_with('/');
         let end = if is_prefix { ">" } else { "" };
-        Ok((room, format!("$KV.{}.{below}{end}", self.bucket(room))))
+        Ok((section, format!("$KV.{}.{below}{end}", self.bucket(section))))
     }
 
     /// Nothing may be sent while there is no connection: the client would keep it and send it later.
@@ -238,9 +238,9 @@ impl Nats {
 
     /// Makes a consumer, which sends to an inbox if somebody listens there. How many messages wait for it.
     async fn consume(&self, prefix: &str, from: Start, inbox: &str) -> Result<u64, Error> {
-        let (room, filter) = self.place(prefix)?;
+        let (section, filter) = self.place(prefix)?;
         self.is_connected()?;
-        let stream = format!("KV_{}", self.bucket(room));
+        let stream = format!("KV_{}", self.bucket(section));
         let name = self.client.new_inbox().replace('.', "_");
         let config = from.config(&name, &filter, inbox);
         let question = json!({ "stream_name": stream, "config": config });
@@ -258,11 +258,11 @@ impl Nats {
     }
 
     async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
-        let (room, _) = self.place(key)?;
+        let (section, _) = self.place(key)?;
         match self.publish_once(key, bytes, &headers).await {
             // Nobody listens there: nothing has happened.
             Err(Error::Unreachable(_)) => {
-                self.prepare(room).await?;
+                self.prepare(section).await?;
                 self.publish_once(key, bytes, &headers).await
             }
             answer => answer,
@@ -292,15 +292,15 @@ impl Nats {
 
     /// What the server says of a prefix's stream.
     async fn stream(&self, prefix: &str) -> Result<Stream, Error> {
-        let (room, _) = self.place(prefix)?;
-        self.prepare(room).await
+        let (section, _) = self.place(prefix)?;
+        self.prepare(section).await
     }
 
     /// Number of the newest message under a key, and whether it is a value, not a removal.
     async fn newest(&self, key: &str) -> Result<Option<(u64, bool)>, Error> {
-        let (room, subject) = self.place(key)?;
+        let (section, subject) = self.place(key)?;
         self.is_connected()?;
-        let name = format!("KV_{}", self.bucket(room));
+        let name = format!("KV_{}", self.bucket(section));
         let call = format!("$JS.API.DIRECT.GET.{name}.{subject}");
         let answer = self.answer_as_it_comes(&call);
         headers::newest(self.unless_denied(&call, answer).await??)
@@ -324,15 +324,15 @@ impl Nats {
 
     /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
     async fn look_at_streams(&self) -> Result<(), Error> {
-        let numbers = join_all(WATCHED.map(|room| async move {
-            let stream = format!("KV_{}", self.bucket(room));
-            (room, self.ask_stream("INFO", &stream, &()).await)
+        let numbers = join_all(WATCHED.map(|section| async move {
+            let stream = format!("KV_{}", self.bucket(section));
+            (section, self.ask_stream("INFO", &stream, &()).await)
         }));
-        for (room, last) in numbers.await {
+        for (section, last) in numbers.await {
             match last {
                 Ok(Some(stream)) => {
                     let last = stream.state.last_sequence;
-                    self.newest.borrow_mut().insert(room, last);
+                    self.newest.borrow_mut().insert(section, last);
                 }
                 Ok(None) | Err(Error::Denied(_)) => {}
                 Err(error) => {
@@ -498,8 +498,8 @@ impl Backend for Nats {
     }
 
     fn newest(&self, prefix: &str) -> Option<u64> {
-        let (room, _) = self.place(prefix).ok()?;
-        self.newest.borrow().get(room).copied()
+        let (section, _) = self.place(prefix).ok()?;
+        self.newest.borrow().get(section).copied()
     }
 }
 

@@ -3,7 +3,7 @@
 use again_base::model::{Moment, Span};
 
 use super::model::{Action, Draft, OutboxEntry, EntryId, State};
-use super::room::size;
+use super::outbox_share::size;
 use crate::wire::key::Key;
 
 /// The first pause after a put that failed; it doubles.

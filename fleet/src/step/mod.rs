@@ -31,7 +31,7 @@ mod results;
 /// Triggers that are part of a rolling run.
 mod rolling;
 /// How much is told of one sender's triggers.
-mod room;
+mod outbox_share;
 /// What clients are told.
 mod said;
 /// Selections that are resolved later.

@@ -9,7 +9,7 @@ pub use super::content::{Content, Draft, EntryId};
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
-use super::room::{OF_A_SENDER, size};
+use super::outbox_share::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};
 use crate::policy::replay::TriggerKey;
 use crate::policy::fire::{Numbers, Request};

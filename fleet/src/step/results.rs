@@ -6,7 +6,7 @@ use again_base::model::{Moment, Span, Walltime};
 
 use super::entries;
 use super::model::{Action, Content, Draft, OutboxEntry, EntryId, State};
-use super::room::size;
+use super::outbox_share::size;
 use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
 use crate::wire::lineage::Lineage;

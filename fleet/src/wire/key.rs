@@ -168,13 +168,13 @@ impl Key {
         };
         let below = text.strip_prefix(&root(namespace)).ok_or_else(wrong)?;
         let mut segments = below.split('/');
-        let room = segments.next().ok_or_else(wrong)?;
+        let section = segments.next().ok_or_else(wrong)?;
         let mut texts = Vec::with_capacity(3);
         for segment in segments.by_ref().take(4) {
             texts.push(name::decode(segment).ok_or_else(wrong)?);
         }
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        Ok(match (room, texts.as_slice()) {
+        Ok(match (section, texts.as_slice()) {
             ("to", [target, sender, name]) => Key::To {
                 target: target.parse()?,
                 sender: sender.parse()?,
@@ -288,9 +288,9 @@ fn root(namespace: &Namespace) -> String {
     format!("{ROOT}/{namespace}/")
 }
 
-fn written(namespace: &Namespace, room: &str, segments: &[&str]) -> String {
+fn written(namespace: &Namespace, section: &str, segments: &[&str]) -> String {
     let mut text = root(namespace);
-    text.push_str(room);
+    text.push_str(section);
     for segment in segments {
         text.push('/');
         name::encode(segment, &mut text);

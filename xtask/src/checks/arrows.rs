@@ -4,7 +4,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{BASE, FLEET, HELPER, Source, sources};
 
-/// The rooms of src from the top: a file may use its own room and what stands below it, nothing beside it or above it.
+/// The layers of src from the top: a file may use its own layer and what stands below it, nothing beside it or above it.
 const FLOORS: &[&[&str]] = &[
     &["main"],
     &["lib"],
@@ -73,8 +73,8 @@ fn module(source: &Source) -> Module {
 /// Which modules each module uses.
 struct Arrows {
     from: BTreeMap<Module, BTreeSet<Module>>,
-    /// The room of each.
-    rooms: BTreeMap<Module, String>,
+    /// The layer of each.
+    layers: BTreeMap<Module, String>,
 }
 
 /// What one file says: its names for modules, and the paths in it.
@@ -93,7 +93,7 @@ impl Arrows {
         let modules: BTreeSet<Module> = sources.iter().map(module).collect();
         let mut arrows = Arrows {
             from: BTreeMap::new(),
-            rooms: BTreeMap::new(),
+            layers: BTreeMap::new(),
         };
         for source in sources {
             let this = module(source);
@@ -110,7 +110,7 @@ impl Arrows {
             file.uses.clear();
             file.read(tokens, &[]);
             file.uses.remove(&this);
-            arrows.rooms.insert(this.clone(), source.room().to_owned());
+            arrows.layers.insert(this.clone(), source.layer().to_owned());
             arrows.from.insert(this, file.uses);
         }
         arrows
@@ -154,16 +154,16 @@ impl Arrows {
     /// The arrows that do not go down.
     fn against(&self, floors: &[&[&str]]) -> Vec<String> {
         let floor = |module: &Module| {
-            let room = self.rooms[module].as_str();
-            floors.iter().position(|floor| floor.contains(&room))
+            let layer = self.layers[module].as_str();
+            floors.iter().position(|floor| floor.contains(&layer))
         };
-        let homeless = self.rooms.keys().filter(|one| floor(one).is_none());
+        let homeless = self.layers.keys().filter(|one| floor(one).is_none());
         let mut found: Vec<String> = homeless
             .map(|one| format!("{} is on no floor", one.join("::")))
             .collect();
         for (from, uses) in &self.from {
             for to in uses {
-                let inside = self.rooms[from] == self.rooms[to];
+                let inside = self.layers[from] == self.layers[to];
                 if !inside && floor(from) >= floor(to) && floor(to).is_some() {
                     found.push(format!("{} uses {}", from.join("::"), to.join("::")));
                 }
@@ -391,7 +391,7 @@ fn no_files_use_each_other_in_a_circle() {
 }
 
 #[test]
-fn every_arrow_between_rooms_goes_down() {
+fn every_arrow_between_layers_goes_down() {
     for (krate, root, floors) in CRATES {
         let against = Arrows::new(krate, &sources(root)).against(floors);
         assert!(against.is_empty(), "in {root}: {}", against.join("\n"));

@@ -67,8 +67,8 @@ fn the_tests_that_are_named_as_evidence_exist() {
         assert!(named.len() > 10, "{page} names no tests: {named:?}");
         for (file, name) in named {
             let (file, name) = (format!("{file}.rs"), format!("fn {name}"));
-            let rooms = ["tests", "fleet/tests"].map(|below| repository().join(below));
-            let is_there = rooms.iter().any(|below| has_test(&file, &name, below));
+            let layers = ["tests", "fleet/tests"].map(|below| repository().join(below));
+            let is_there = layers.iter().any(|below| has_test(&file, &name, below));
             assert!(is_there, "{page}: no {name} in {file}");
         }
     }

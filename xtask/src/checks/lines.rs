@@ -13,18 +13,18 @@ const ALLOWED: usize = 46_620;
 /// What counts, wherever in it the code is.
 const COUNTED: [&str; 3] = [BASE, HELPER, FLEET];
 
-/// Prints how many lines of code each room has, and all of them: without tests, comments and blank lines.
+/// Prints how many lines of code each layer has, and all of them: without tests, comments and blank lines.
 pub fn show() {
     let mut together = 0;
     for root in COUNTED {
-        let mut rooms: BTreeMap<String, usize> = BTreeMap::new();
+        let mut layers: BTreeMap<String, usize> = BTreeMap::new();
         for source in sources(root) {
-            *rooms.entry(source.room().to_owned()).or_default() += count(&source);
+            *layers.entry(source.layer().to_owned()).or_default() += count(&source);
         }
-        for (room, lines) in &rooms {
-            println!("{lines:6}  {room}");
+        for (layer, lines) in &layers {
+            println!("{lines:6}  {layer}");
         }
-        let all: usize = rooms.values().sum();
+        let all: usize = layers.values().sum();
         println!("{all:6}  in {root}");
         together += all;
     }

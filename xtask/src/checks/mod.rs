@@ -1,6 +1,6 @@
 //! What the sources themselves have to keep to. Each check is a test, which reads the text.
 
-/// Which file uses which, and which room may use which.
+/// Which file uses which, and which layer may use which.
 #[cfg(test)]
 mod arrows;
 /// How the clock is read.
@@ -72,7 +72,7 @@ impl Source {
     }
 
     /// The directory below src that it is in, or the file's own name.
-    fn room(&self) -> &str {
+    fn layer(&self) -> &str {
         let first = self.path.components().next().expect("a name");
         let first = first.as_os_str().to_str().expect("plain");
         first.strip_suffix(".rs").unwrap_or(first)

@@ -23,15 +23,15 @@ const REPLICAS: usize = 3;
 const ROLLUP: &str = "allow_rollup_hdrs";
 
 impl Nats {
-    /// What the server says of a room's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
-    pub(super) async fn prepare(&self, room: &str) -> Result<Stream, Error> {
+    /// What the server says of a section's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
+    pub(super) async fn prepare(&self, section: &str) -> Result<Stream, Error> {
         self.is_connected()?;
-        let bucket = self.bucket(room);
+        let bucket = self.bucket(section);
         let name = format!("KV_{bucket}");
         if let Some(stream) = self.ask_stream("INFO", &name, &()).await? {
             return Ok(stream);
         }
-        let age = match room {
+        let age = match section {
             "node" => Duration::ZERO,
             "event" => HOUR,
             _ => DAY,
@@ -51,7 +51,7 @@ impl Nats {
             deny_delete: true,
             ..Config::default()
         };
-        if room == "event" {
+        if section == "event" {
             (config.max_bytes, config.discard) = (MOST_EVENTS, DiscardPolicy::Old);
         }
         let made = self.ask_stream("CREATE", &name, &config).await;
@@ -67,11 +67,11 @@ impl Nats {
 
     /// Forbids rollups in a stream that was made while they were allowed: one message, with a header that no right of NATS's forbids, would
     /// replace all messages of the stream. With rights for streams nodes may not change it.
-    pub(super) async fn forbid_rollups(&self, room: &str, stream: Stream) -> Result<(), Error> {
+    pub(super) async fn forbid_rollups(&self, section: &str, stream: Stream) -> Result<(), Error> {
         let Some(config) = without_rollups(stream.config) else {
             return Ok(());
         };
-        let name = format!("KV_{}", self.bucket(room));
+        let name = format!("KV_{}", self.bucket(section));
         match self.ask_stream("UPDATE", &name, &config).await {
             Ok(_) | Err(Error::Denied(_)) => Ok(()),
             Err(error) => Err(error),
