@@ -172,7 +172,7 @@ impl<'s> Crowd<'s> {
 
     fn begin(&mut self, name: &str) -> Result<()> {
         let settings = self.scene.settings(name, "crowd.key")?;
-        let listener = UnixListener::bind(self.scene.path(name, "run").join("take"))?;
+        let listener = UnixListener::bind(self.scene.path(name, "run").join("executor"))?;
         let (tell, runs) = (self.tell.clone(), self.runs.clone());
         let builder = thread::Builder::new().stack_size(64 << 10);
         builder.spawn(move || take_all(&listener, &tell, &runs))?;

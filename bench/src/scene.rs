@@ -159,13 +159,13 @@ impl Scene {
         let run = self.path(name, "run");
         let mut take = Command::new("systemd-socket-activate");
         take.arg("--listen")
-            .arg(run.join("take"))
+            .arg(run.join("executor"))
             .arg(format!("--setenv=AGAIN_FLEET_CONFIG={settings}"))
             .arg(format!(
                 "--setenv=AGAIN_CONFIG={}",
                 std::env::var("AGAIN_CONFIG")?
             ))
-            .args([&program(), "take", "--idle", "1h"]);
+            .args([&program(), "executor", "--idle", "1h"]);
         self.begin(&mut take, &format!("{name}.take.log"))?;
         let mut serve = Command::new(program());
         serve.args(["--config", &settings, "serve"]);

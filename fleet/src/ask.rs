@@ -834,7 +834,7 @@ mod tests {
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
-            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"take":"it did not answer","rejected":8,"ahead":-6}}"#,
+            r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"executor":"it did not answer","rejected":8,"ahead":-6}}"#,
             r#"{"refused":"noop"}"#,
             r#""end""#,
         ]) {

@@ -70,10 +70,10 @@ pub enum Command {
     /// Make certificates for nodes that have no Puppet server
     Ca(Ca),
     /// Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket
-    Take(Take),
+    Executor(Executor),
     /// Call the programs of rules; started by again-fleet-calls.path
     #[command(hide = true)]
-    Call(Take),
+    Call(Executor),
     /// Tell the fleet of this node; called by the resource type again_inventory
     #[command(hide = true)]
     Tell(Tell),
@@ -351,7 +351,7 @@ pub enum CaCommand {
 
 /// `again-fleet executor`.
 #[derive(Debug, Args)]
-pub struct Take {
+pub struct Executor {
     /// End when nobody has asked for so long
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub idle: Span,

@@ -75,7 +75,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     };
     let is_service = matches!(
         cli.command,
-        Command::Serve | Command::Take(_) | Command::Call(_)
+        Command::Serve | Command::Executor(_) | Command::Call(_)
     );
     if is_service {
         log::of_service("again-fleet");
@@ -106,7 +106,7 @@ fn dispatch(cli: Cli) -> Result<Exit, Problem> {
             service::serve(&flags, &around)?;
             Ok(Exit::Done)
         }
-        Command::Take(take) => {
+        Command::Executor(take) => {
             let mut taker = Executor::new(flags, around);
             let idle = Duration::from_nanos(take.idle.nanos());
             executor::socket::attend(&executor::socket::passed()?, &mut taker, idle)?;

@@ -89,10 +89,10 @@ puppet_on() {
 # start_node NAME: its two processes, as its units would start them; it is back when the backend is reached.
 start_node() {
   local dir=$scratch/${1%.test}
-  rm -f "$dir/run/take"
-  in_background "$dir/take.log" systemd-socket-activate --listen "$dir/run/take" -E "AGAIN_CONFIG=$dir/again.toml" -E "AGAIN_FLEET_CONFIG=$dir/again-fleet.toml" \
+  rm -f "$dir/run/executor"
+  in_background "$dir/executor.log" systemd-socket-activate --listen "$dir/run/executor" -E "AGAIN_CONFIG=$dir/again.toml" -E "AGAIN_FLEET_CONFIG=$dir/again-fleet.toml" \
     -E "PATH=$dir/bin:$scratch/bin:$PATH" -E "HOME=$HOME" -- "$scratch/bin/again-fleet" take --idle 1h
-  echo $! > "$dir/take.pid"
+  echo $! > "$dir/executor.pid"
   in_background "$dir/serve.log" env "AGAIN_FLEET_CONFIG=$dir/again-fleet.toml" "$scratch/bin/again-fleet" serve
   echo $! > "$dir/serve.pid"
   until_ 'a service' reached "$1"
@@ -111,7 +111,7 @@ until_() {
   until "${@:2}"; do
     if [ $((SECONDS - since)) -gt 600 ]; then
       echo "waited in vain for $1" >&2
-      tail -n 20 "$scratch"/*/serve.log "$scratch"/*/take.log >&2
+      tail -n 20 "$scratch"/*/serve.log "$scratch"/*/executor.log >&2
       exit 1
     fi
     sleep 0.4

@@ -21,7 +21,7 @@ use crate::wire::name::{Id, Node};
 /// Where the calls are, in the state directory. Nothing else is in there: systemd starts the program as soon as something is.
 const DIRECTORY: &str = "calls";
 /// What is not yet a call, and what is none, is among the replays.
-const BESIDE: &str = "take";
+const BESIDE: &str = "executor";
 const NEW: &str = "call.new";
 const UNREADABLE: &str = "call.unreadable";
 /// How many calls may wait for one rule.

@@ -52,7 +52,7 @@ impl Ledger {
         let directory = directory
             .map_err(|e| format!("{e:#}").replace("AGAIN_STATE_DIR", "AGAIN_FLEET_STATE_DIR"))?;
         let path = directory.path();
-        let lock = locked(&path.join("lock"), "take")
+        let lock = locked(&path.join("lock"), "executor")
             .map_err(|e| format!("{} cannot be locked: {e}", shown(&path).display()))?;
         let (page, file) = read(&path.join(parts().1));
         Ok(Ledger {
@@ -404,13 +404,13 @@ mod tests {
     #[test]
     fn what_cannot_be_written_has_not_begun() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("take");
+        let path = dir.path().join("executor");
         let (one, other) = (named(1), named(2));
         let mut ledger = Ledger::open(dir.path()).expect("opened");
         fs::create_dir(path.join("ledger.new")).expect("in the way");
         ledger.record(&other, Outcome::Cancelled, "", SKEW, &moment());
         let error = ledger.begin(vec![one.clone()]).expect_err("in the way");
-        assert!(error.contains("take/ledger cannot be written"), "{error}");
+        assert!(error.contains("executor/ledger cannot be written"), "{error}");
         assert!(ledger.begun().is_empty());
         fs::remove_dir(path.join("ledger.new")).expect("out of the way");
         ledger.begin(Vec::new()).expect("written");
@@ -443,9 +443,9 @@ mod tests {
     fn file_that_could_not_be_written_anew_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut ledger = Ledger::open(dir.path()).expect("opened");
-        fs::create_dir(dir.path().join("take/ledger")).expect("in the way");
+        fs::create_dir(dir.path().join("executor/ledger")).expect("in the way");
         ledger.begin(vec![named(1)]).expect_err("in the way");
-        assert!(!dir.path().join("take/ledger.new").exists());
+        assert!(!dir.path().join("executor/ledger.new").exists());
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let target = dir.path().join("elsewhere");
         fs::create_dir(&target).expect("made");
-        std::os::unix::fs::symlink(&target, dir.path().join("take")).expect("linked");
+        std::os::unix::fs::symlink(&target, dir.path().join("executor")).expect("linked");
         let error = Ledger::open(dir.path()).err().expect("refused");
         assert!(
             error.contains("is a symbolic link") && error.contains("AGAIN_FLEET_STATE_DIR"),

@@ -8,7 +8,7 @@ use super::share::Shares;
 use crate::wire::trigger::Trigger;
 
 /// Path of the file, in the state directory.
-pub const FILE: &str = "take/ledger";
+pub const FILE: &str = "executor/ledger";
 /// Largest size of the file, in bytes.
 pub const LARGEST: u64 = 160 << 20;
 /// How far the changes may make the file longer than twice its first line, in bytes.

@@ -199,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn descriptors_that_come_with_an_answer_are_bounded_and_closed() {
         let dir = tempfile::tempdir().expect("a directory");
-        let socket = dir.path().join("take");
+        let socket = dir.path().join("executor");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let server = std::thread::spawn(move || answer(&listener, writer.into(), 100));

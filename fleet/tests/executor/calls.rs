@@ -237,10 +237,10 @@ fn what_cannot_be_read_is_set_aside_and_said() {
         "{log}"
     );
     assert!(
-        log.contains("and is now ") && log.contains("take/call.unreadable"),
+        log.contains("and is now ") && log.contains("executor/call.unreadable"),
         "{log}"
     );
-    assert!(fs::symlink_metadata(place.path("state/take/call.unreadable")).is_ok());
+    assert!(fs::symlink_metadata(place.path("state/executor/call.unreadable")).is_ok());
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn idle(n: usize) -> (Trigger, Outcome) {
 #[test]
 fn names_of_every_outcome_are_bounded_and_hand_overs_stay_fast() {
     let node = believing();
-    let ledger = node.path("state/take/ledger");
+    let ledger = node.path("state/executor/ledger");
     let first = named("web1.test", 0);
     assert_eq!(node.one(&unsigned(&first)).outcome, Outcome::Taken);
     let (mut times, mut largest) = (Vec::new(), 0);
@@ -140,15 +140,15 @@ fn sender_that_speaks_for_many_nodes_has_names_for_each() {
 fn nothing_is_taken_that_the_disk_does_not_take() {
     let node = believing();
     let one = unsigned(&named("web1.test", 1));
-    fs::create_dir_all(node.path("state/take/ledger.new")).expect("in the way");
+    fs::create_dir_all(node.path("state/executor/ledger.new")).expect("in the way");
     let held = node.one(&one);
     assert_eq!(held.outcome, Outcome::Held);
     assert!(
-        held.why.contains("take/ledger cannot be written"),
+        held.why.contains("executor/ledger cannot be written"),
         "{}",
         held.why
     );
     assert_eq!(node.calls().len(), 0);
-    fs::remove_dir(node.path("state/take/ledger.new")).expect("out of the way");
+    fs::remove_dir(node.path("state/executor/ledger.new")).expect("out of the way");
     assert_eq!(node.one(&one).outcome, Outcome::Taken);
 }

@@ -148,7 +148,7 @@ impl Node {
 
     /// A connection to the executor, which is started for the first one.
     pub fn connect(&self) -> UnixStream {
-        let socket = self.path("take");
+        let socket = self.path("executor");
         let mut started = self.started.lock().expect("alone");
         let lives = started
             .as_mut()
@@ -177,7 +177,7 @@ impl Node {
                     self.path("state").display()
                 ))
                 .arg(self.program())
-                .args(["take", "--idle", self.idle])
+                .args(["executor", "--idle", self.idle])
                 .stdin(Stdio::null())
                 .stderr(errors)
                 .spawn();

@@ -47,8 +47,8 @@ fn names(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn neither_an_backend_nor_its_runtime_is_in_reach() {
-    let mut reached = BTreeSet::from(["take".to_owned()]);
-    let mut new = vec!["take".to_owned()];
+    let mut reached = BTreeSet::from(["executor".to_owned()]);
+    let mut new = vec!["executor".to_owned()];
     while let Some(module) = new.pop() {
         let text = text(&module);
         assert!(!text.is_empty(), "there is no module {module}");
@@ -72,7 +72,7 @@ fn neither_an_backend_nor_its_runtime_is_in_reach() {
         new.extend(more.collect::<Vec<_>>());
     }
     let expected = [
-        "handover", "identity", "policy", "puppet", "settings", "spool", "take", "wire",
+        "handover", "identity", "policy", "puppet", "settings", "spool", "executor", "wire",
     ];
     assert_eq!(
         reached.iter().map(String::as_str).collect::<Vec<_>>(),

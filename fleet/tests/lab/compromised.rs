@@ -156,7 +156,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     }
 
     // Nobody else can ask anything.
-    for socket in ["trigger", "take"] {
+    for socket in ["trigger", "executor"] {
         let script = format!("UNIXSocket.new('/run/again-fleet/{socket}')");
         let other = lab.exec(&[
             "runuser", "-u", "person", "--", "ruby", "-rsocket", "-e", &script,

@@ -182,7 +182,7 @@ fn every_default_is_the_programs() {
 
     let text = page("again-fleet.8");
     let manual = plain(&text.lines().collect::<Vec<_>>()).replace(" .", ".");
-    let idle = match Cli::command().find_subcommand("take").and_then(|take| {
+    let idle = match Cli::command().find_subcommand("executor").and_then(|take| {
         take.get_arguments()
             .find(|arg| arg.get_id() == "idle")
             .cloned()
@@ -197,8 +197,8 @@ fn every_default_is_the_programs() {
         format!("End when nothing has been handed over for so long; {idle} by default."),
         format!("by default {}.", settings::FILE),
         format!("The directory for state, by default {state}."),
-        format!(".It Pa {state}/take/ledger"),
-        format!(".It Pa {run}/take"),
+        format!(".It Pa {state}/executor/ledger"),
+        format!(".It Pa {run}/executor"),
     ] {
         assert!(manual.contains(&said), "again-fleet(8) lacks {said:?}");
     }

@@ -402,9 +402,9 @@ impl Node {
 
     fn take_with(&self, before: &[String]) {
         let program = self.words(env!("CARGO_BIN_EXE_again-fleet"));
-        let words = ["take", "--idle", "1h"].map(str::to_owned);
+        let words = ["executor", "--idle", "1h"].map(str::to_owned);
         let command = [before, &program, &words].concat();
-        let child = self.activated("take", &command);
+        let child = self.activated("executor", &command);
         *self.take.lock().expect("alone") = Some(child);
     }
 

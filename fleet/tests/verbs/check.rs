@@ -56,8 +56,8 @@ fn how() -> How {
 /// Has somebody listen in the place of the service and of the executor, and checks.
 fn checked(node: &Node, how: How) -> (Done, Vec<Value>) {
     let _ = fs::remove_file(node.path("run/trigger"));
-    let _ = fs::remove_file(node.path("run/take"));
-    let take = std::os::unix::net::UnixListener::bind(node.path("run/take")).expect("bound");
+    let _ = fs::remove_file(node.path("run/executor"));
+    let take = std::os::unix::net::UnixListener::bind(node.path("run/executor")).expect("bound");
     let service = node.answers(vec![Answer::How(Box::new(how)), Answer::End]);
     let done = node.run(&["check", "--json"]);
     service.join().expect("asked");
@@ -114,7 +114,7 @@ fn a_good_node_has_nothing_to_do() {
         "permissions",
         "outbox",
         "clock",
-        "take",
+        "executor",
     ];
     assert_eq!(names, expected);
     let backend = are(&checks, "ok")

@@ -34,7 +34,7 @@ const BASE_FLOORS: &[&[&str]] = &[
 const FLEET_FLOORS: &[&[&str]] = &[
     &["main"],
     &["lib"],
-    &["service", "take", "verbs"],
+    &["service", "executor", "verbs"],
     &["access", "ask", "cli", "seal"],
     &["step"],
     &["settings", "outbox", "spool"],

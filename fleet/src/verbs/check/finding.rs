@@ -101,7 +101,7 @@ mod tests {
             "ok       again        again 0.1.0"
         );
         assert_eq!(
-            Finding::error("take", "nobody listens", "start it").line(&PLAIN),
+            Finding::error("executor", "nobody listens", "start it").line(&PLAIN),
             "error    take         nobody listens; start it"
         );
         assert!(Grade::Error > Grade::Warning && Grade::Warning > Grade::Ok);

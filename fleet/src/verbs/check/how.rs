@@ -37,7 +37,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     );
     if let Some(why) = &how.take {
         found.push(Finding::error(
-            "take",
+            "executor",
             format!("the executor did not answer the service when it was asked last: {why}"),
             "'journalctl -u again-fleet-executor' tells why",
         ));

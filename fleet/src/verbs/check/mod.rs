@@ -274,20 +274,20 @@ fn ask(settings: &Settings) -> Result<How, String> {
 
 /// Whether the executor can be asked: whether somebody listens there. To ask would start it.
 fn take_socket(settings: &Settings) -> Finding {
-    let path = settings.run_dir.join("take");
+    let path = settings.run_dir.join("executor");
     let shown = path.display();
     let todo = "'systemctl start again-fleet-executor.socket' has systemd listen there";
     match fs::read_to_string("/proc/net/unix") {
         Ok(text) if listens(&text, &path.to_string_lossy()) => {
-            Finding::ok("take", format!("somebody listens at {shown}"))
+            Finding::ok("executor", format!("somebody listens at {shown}"))
         }
         Ok(_) => Finding::error(
-            "take",
+            "executor",
             format!("nobody listens at {shown}: nothing can be taken here"),
             todo,
         ),
         Err(e) => Finding::warning(
-            "take",
+            "executor",
             format!("it cannot be told whether somebody listens at {shown}: {e}"),
             todo,
         ),
@@ -346,11 +346,12 @@ mod tests {
         let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0000000000000000: 00000002 00000000 00010000 0001 01 1 /run/again-fleet/executor\n\
             0000000000000000: 00000002 00000000 00000000 0001 03 2 /run/again-fleet/trigger\n\
-            0000000000000000: 00000002 00000000 00010000 0001 01 3 /run/a b/take\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 3 /run/a b/executor
+\
             0000000000000000: 00000002 00000000 00010000 0001 01 4\n";
         assert!(listens(text, "/run/again-fleet/executor"));
-        assert!(listens(text, "/run/a b/take"));
-        for other in ["/run/again-fleet/trigger", "/run/again-fleet", "take", ""] {
+        assert!(listens(text, "/run/a b/executor"));
+        for other in ["/run/again-fleet/trigger", "/run/again-fleet", "executor", ""] {
             assert!(!listens(text, other), "{other}");
         }
         let path = tempfile::tempdir().expect("a directory").path().join("s");
