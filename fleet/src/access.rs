@@ -6,7 +6,7 @@ use crate::backend::{Tls, tls};
 use crate::identity::authority::Revocation;
 use crate::identity::files;
 use crate::policy::rule::Rule;
-use crate::settings::{Endpoint, Backend, Settings, Trust};
+use crate::settings::{Backend, Endpoint, Settings, Trust};
 use crate::wire::name::{Namespace, Node};
 
 /// The backend's servers, and who this node is to them.

@@ -12,9 +12,9 @@
 pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::Id;
 use crate::wire::outcome::{Outcome, Ran};
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::{Malformed, rule_match};
 
 /// All values of a question, in bytes.

@@ -4,10 +4,12 @@
 pub mod access;
 /// The language between a command and the service.
 pub mod ask;
-/// What was typed.
-pub mod cli;
 /// The store between the nodes.
 pub mod backend;
+/// What was typed.
+pub mod cli;
+/// The executor.
+pub mod executor;
 /// The language between the service and the executor.
 pub mod handover;
 /// What `again` prints.
@@ -29,8 +31,6 @@ pub mod settings;
 pub mod spool;
 /// The service, one step at a time.
 pub mod step;
-/// The executor.
-pub mod executor;
 /// What Puppet and people call.
 pub mod verbs;
 /// What stands in the backend, as bytes.
@@ -46,8 +46,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
-use settings::{Flags, Surroundings};
 use executor::Executor;
+use settings::{Flags, Surroundings};
 use verbs::{Exit, Problem};
 
 /// Runs the program; `arguments` holds the program's name first. The exit status.

@@ -222,7 +222,10 @@ fn bare_again_is_a_request() {
     ] {
         let done = scratch.again(words);
         assert_eq!(
-            (done.code, again_test_support::assert_line(&done.out).as_str()),
+            (
+                done.code,
+                again_test_support::assert_line(&done.out).as_str()
+            ),
             (Some(0), "scheduled"),
             "{words:?}"
         );

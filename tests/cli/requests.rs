@@ -2,7 +2,9 @@ use std::fs;
 use std::fs::File;
 use std::process::Stdio;
 
-use again_test_support::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
+use again_test_support::{
+    Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until,
+};
 
 /// What the run heard when it asked.
 fn asked(scratch: &Scratch, name: &str) -> (i32, String) {

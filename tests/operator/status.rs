@@ -56,7 +56,9 @@ fn assert_is_what_it_was(report: serde_json::Value, scratch: &Scratch, name: &st
     let report = masked(report, &VARIABLE);
     let text = serde_json::to_string_pretty(&report).expect("JSON");
     let text = stable(&text, scratch);
-    let snapshot = again_test_support::repository().join("tests/operator").join(name);
+    let snapshot = again_test_support::repository()
+        .join("tests/operator")
+        .join(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&snapshot, format!("{text}\n")).expect("written");
     }
@@ -259,8 +261,8 @@ fn the_json_in_a_triggered_run_is_what_it_was() {
 
 #[test]
 fn every_field_of_the_json_is_in_the_manual() {
-    let manual =
-        std::fs::read_to_string(again_test_support::repository().join("man/again.8")).expect("a page");
+    let manual = std::fs::read_to_string(again_test_support::repository().join("man/again.8"))
+        .expect("a page");
     let formats = manual
         .split(".Sh FORMATS")
         .nth(1)
@@ -289,7 +291,9 @@ fn every_field_of_the_json_is_in_the_manual() {
     }
     let mut found = BTreeMap::new();
     for name in SNAPSHOTS {
-        let path = again_test_support::repository().join("tests/operator").join(name);
+        let path = again_test_support::repository()
+            .join("tests/operator")
+            .join(name);
         let snapshot = std::fs::read_to_string(path).expect("a snapshot");
         fields(
             &serde_json::from_str(&snapshot).expect("JSON"),

@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use again_test_support::{Dice, Ended, Process, SHORT, Scratch, answer, ask_for, start, wait_until};
+use again_test_support::{
+    Dice, Ended, Process, SHORT, Scratch, answer, ask_for, start, wait_until,
+};
 
 /// How `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and which one it was.
 fn verdict(said: &str) -> (String, u64, i64) {

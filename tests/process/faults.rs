@@ -3,7 +3,9 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use again_test_support::{Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until};
+use again_test_support::{
+    Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until,
+};
 
 /// `nobody` of Debian and most others.
 const NOBODY: u32 = 65534;

@@ -425,7 +425,10 @@ fn again_itself_was_replaced_or_removed() {
         let runs = scratch.wait_for_runs("site", 2);
         assert_same(&runs[0], &runs[1]);
         let _ = fs::remove_file(scratch.path("bin/again"));
-        copy_program(again_test_support::binary_under_test(), scratch.path("bin/again"));
+        copy_program(
+            again_test_support::binary_under_test(),
+            scratch.path("bin/again"),
+        );
         scratch.wait_until_settled();
         scratch.assert_nothing_left();
     }
@@ -477,7 +480,10 @@ fn a_working_directory_that_is_gone_already() {
         start(&mut command).finish();
         let asked = scratch.runs("site")[0].asked();
         if is_absolute {
-            assert_eq!(again_test_support::assert_line(&asked[0].output), "scheduled");
+            assert_eq!(
+                again_test_support::assert_line(&asked[0].output),
+                "scheduled"
+            );
             let runs = scratch.wait_for_runs("site", 2);
             assert_eq!(runs[1].text("cwd").trim(), "/");
             scratch.wait_until_settled();
@@ -522,7 +528,10 @@ fn standard_input_from_the_middle_of_a_file() {
     command.stdin(file);
     start(&mut command).finish();
     let asked = scratch.runs("stdin")[0].asked();
-    assert_eq!(again_test_support::assert_line(&asked[0].output), "scheduled");
+    assert_eq!(
+        again_test_support::assert_line(&asked[0].output),
+        "scheduled"
+    );
     scratch.wait_for_runs("stdin", 2);
     let saw_top = |nth: &str| scratch.path(&format!("past/stdin/{nth}/top")).exists();
     assert_eq!((saw_top("001"), saw_top("002")), (false, true));

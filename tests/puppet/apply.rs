@@ -398,7 +398,11 @@ const GEMS: [&str; 6] = [
     "puppet-resource_api",
 ];
 
-fn bundled<'a>(scratch: &'a Scratch, conf: &'a str, manifest: &'a str) -> again_test_support::PuppetCommand {
+fn bundled<'a>(
+    scratch: &'a Scratch,
+    conf: &'a str,
+    manifest: &'a str,
+) -> again_test_support::PuppetCommand {
     let gems: String = GEMS.iter().map(|gem| format!("gem '{gem}'\n")).collect();
     scratch.write("work/Gemfile", &gems);
     let words = [

@@ -21,4 +21,6 @@ mod timers;
 /// The process that waits, and stopping it.
 mod waiter;
 
-use again_test_support::{assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held};
+use again_test_support::{
+    assert_same_circumstances, assert_same_run, changes_once, hold_until, until_held,
+};

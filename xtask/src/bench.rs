@@ -72,7 +72,10 @@ struct Part {
 pub fn bench(options: &Options) -> Result<()> {
     let is_all = options.layers.is_empty();
     let layers: Vec<&str> = match is_all {
-        true if options.quick => ROOMS.into_iter().filter(|layer| *layer != "chain").collect(),
+        true if options.quick => ROOMS
+            .into_iter()
+            .filter(|layer| *layer != "chain")
+            .collect(),
         true => ROOMS.to_vec(),
         false => options.layers.iter().map(String::as_str).collect(),
     };

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use self::errors::{error, words};
 use super::shares::Sorter;
-use super::{Change, Backend, Error, Feed, Health, Limit, List, Shares, Times, Tls, Value};
+use super::{Backend, Change, Error, Feed, Health, Limit, List, Shares, Times, Tls, Value};
 
 /// How much longer than asked a value may live, so that many share a lease.
 const SLACK: Duration = Duration::from_secs(3600);

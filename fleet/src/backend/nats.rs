@@ -44,7 +44,7 @@ use self::headers::removing;
 use self::messages::{Delivered, Following, Messages};
 use super::denials::Denials;
 use super::shares::Sorter;
-use super::{Change, Backend, Error, Health, Limit, List, Shares, Times, Tls, Value};
+use super::{Backend, Change, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
 /// As seldom as can be: whether the server lives is asked with each beat.
@@ -205,7 +205,10 @@ impl Nats {
         let below = rest.replace('/', ".");
         let is_prefix = rest.is_empty() || rest.ends_with('/');
         let end = if is_prefix { ">" } else { "" };
-        Ok((section, format!("$KV.{}.{below}{end}", self.bucket(section))))
+        Ok((
+            section,
+            format!("$KV.{}.{below}{end}", self.bucket(section)),
+        ))
     }
 
     /// Nothing may be sent while there is no connection: the client would keep it and send it later.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::shares::{Bounds, MOST_CUT, Sorter};
-use super::{Change, Backend, Error, Feed, Shares, Value, shares};
+use super::{Backend, Change, Error, Feed, Shares, Value, shares};
 use crate::wire::quota::{Amount, Quotas};
 
 /// The first pause after a failure, at most; it doubles with each.
@@ -165,7 +165,10 @@ impl<'e, E: Backend> Watch<'e, E> {
             sleep(pause).await;
         }
         let list = self.list(&self.prefix.clone()).await?;
-        let feed = self.backend.follow(&self.prefix, list.list.revision).await?;
+        let feed = self
+            .backend
+            .follow(&self.prefix, list.list.revision)
+            .await?;
         self.feed = Some(feed);
         self.since = Instant::now();
         self.is_lost = false;

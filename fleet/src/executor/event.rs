@@ -10,8 +10,8 @@ use crate::spool::RunEvents;
 use crate::wire::Malformed;
 use crate::wire::event::{Batch, Event};
 use crate::wire::inventory::Inventory;
-use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::{Namespace, Node};
+use crate::wire::rule_match::RuleMatch;
 
 fn wrong(why: String) -> Untrusted {
     Malformed::new(why).into()

@@ -12,8 +12,8 @@ use again_base::model::{Moment, Span};
 use again_base::sys::file::{OnDisk, atomic_write, read_regular, sync};
 use rustix::fs::OFlags;
 
-use crate::policy::replay::{ReplayLedger, Record};
 use crate::policy::page::{self, Change, LARGEST, Page};
+use crate::policy::replay::{Record, ReplayLedger};
 use crate::policy::share::Shares;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
@@ -410,7 +410,10 @@ mod tests {
         fs::create_dir(path.join("ledger.new")).expect("in the way");
         ledger.record(&other, Outcome::Cancelled, "", SKEW, &moment());
         let error = ledger.begin(vec![one.clone()]).expect_err("in the way");
-        assert!(error.contains("executor/ledger cannot be written"), "{error}");
+        assert!(
+            error.contains("executor/ledger cannot be written"),
+            "{error}"
+        );
         assert!(ledger.begun().is_empty());
         fs::remove_dir(path.join("ledger.new")).expect("out of the way");
         ledger.begin(Vec::new()).expect("written");

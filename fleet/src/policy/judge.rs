@@ -6,9 +6,9 @@
 use again_base::model::{Moment, Span, Walltime};
 
 use super::accept::{Accept, Extensions};
-use super::replay::ReplayLedger;
 use super::lineage::{self, TooFar};
 use super::lock::{self, Lock};
+use super::replay::ReplayLedger;
 use super::term;
 use crate::identity::Signer;
 use crate::wire::lineage::Lineage;
@@ -121,7 +121,9 @@ const FEW: u64 = 16;
 /// Judges a trigger that came in.
 pub fn judge(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment) -> Verdict {
     let seen = replays.seen(&trigger.sender, &trigger.name);
-    let highest = seen.map_or(0, |seen| seen.number).max(replays.floor(trigger));
+    let highest = seen
+        .map_or(0, |seen| seen.number)
+        .max(replays.floor(trigger));
     let is_waiting = seen.is_some_and(|seen| seen.is_waiting(trigger));
     if !is_waiting && let Some(known) = known(replays, trigger, highest) {
         return known;
@@ -202,8 +204,8 @@ fn ahead(what: &str, millis: u64, trigger: &Trigger, now: &Moment) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::MOST_NAMES;
     use super::super::lineage::tests::{lineage, node};
+    use super::super::replay::MOST_NAMES;
     use super::super::term::tests::moment;
     use super::*;
     use crate::wire::name::Id;
@@ -369,18 +371,27 @@ mod tests {
             number: 1_000_001,
             ..other
         };
-        assert_eq!(verdict(&replays, &newer, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(
+            verdict(&replays, &newer, 1),
+            Verdict::Take(trigger().lineage)
+        );
         // Another name, or another sender, has numbers of its own.
         let other = Trigger {
             name: "b".parse().expect("a name"),
             ..older.clone()
         };
-        assert_eq!(verdict(&replays, &other, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(
+            verdict(&replays, &other, 1),
+            Verdict::Take(trigger().lineage)
+        );
         let other = Trigger {
             sender: node("web2"),
             ..older
         };
-        assert_eq!(verdict(&replays, &other, 1), Verdict::Take(trigger().lineage));
+        assert_eq!(
+            verdict(&replays, &other, 1),
+            Verdict::Take(trigger().lineage)
+        );
     }
 
     /// With whatever number or name.
@@ -502,7 +513,10 @@ mod tests {
             id: Id::from_bits(8),
             ..back(1_000_002)
         };
-        assert_eq!(verdict(&replays, &newer, 1), settled(Outcome::Cancelled, ""));
+        assert_eq!(
+            verdict(&replays, &newer, 1),
+            settled(Outcome::Cancelled, "")
+        );
     }
 
     #[test]

@@ -4,8 +4,6 @@
 pub mod accept;
 /// Which places belong to dead nodes.
 pub mod beat;
-/// What a target remembers, so that it acts on nothing twice.
-pub mod replay;
 /// What a sender asks for, as registers.
 pub mod fire;
 /// What a target makes of one register.
@@ -26,6 +24,8 @@ pub mod page;
 mod pattern;
 /// Whether a node is connected.
 pub mod presence;
+/// What a target remembers, so that it acts on nothing twice.
+pub mod replay;
 /// Whether a target of a rolling run may begin.
 pub mod rolling;
 /// Which events this node reacts to.

@@ -3,7 +3,7 @@
 use again_base::model::Moment;
 use serde::{Deserialize, Serialize};
 
-use super::replay::{ReplayLedger, Record};
+use super::replay::{Record, ReplayLedger};
 use super::share::Shares;
 use crate::wire::trigger::Trigger;
 

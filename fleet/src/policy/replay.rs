@@ -827,7 +827,8 @@ pub(crate) mod tests {
         let now = moment("a", 0, 1_000_000);
         for outcome in [Outcome::Taken, Outcome::Held] {
             let mut replays = full(outcome, &now);
-            let accepted = |replays: &ReplayLedger| replays.senders[&numbered(1).sender].count_accepted(&now);
+            let accepted =
+                |replays: &ReplayLedger| replays.senders[&numbered(1).sender].count_accepted(&now);
             assert_eq!(accepted(&replays), MOST_ACCEPTED);
             for n in 1..20 {
                 let before = accepted(&replays);
@@ -942,7 +943,10 @@ pub(crate) mod tests {
         let now = moment("a", 0, 1_000_000);
         replays.enter(&numbered(1_000_001), Outcome::Taken, &now);
         let text = serde_json::to_string(&replays).expect("JSON");
-        assert_eq!(serde_json::from_str::<ReplayLedger>(&text).expect("replays"), replays);
+        assert_eq!(
+            serde_json::from_str::<ReplayLedger>(&text).expect("replays"),
+            replays
+        );
     }
 
     proptest! {

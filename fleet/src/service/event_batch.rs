@@ -130,7 +130,11 @@ mod tests {
         let bytes = file(&run(2));
         let event_batch = cut(whole(&bytes));
         assert_eq!(
-            (event_batch.length, event_batch.told(), event_batch.dropped()),
+            (
+                event_batch.length,
+                event_batch.told(),
+                event_batch.dropped()
+            ),
             (bytes.len(), 3, 0)
         );
         let (node, id) = (batch().node, batch().run);
@@ -153,7 +157,10 @@ mod tests {
         };
         assert_eq!(cut(rest), EventBatch::default());
         let event_batch = cut(chunk(true));
-        assert_eq!((event_batch.length, event_batch.unread), (bytes.len() - 1, 1));
+        assert_eq!(
+            (event_batch.length, event_batch.unread),
+            (bytes.len() - 1, 1)
+        );
     }
 
     #[test]

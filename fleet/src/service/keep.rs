@@ -94,8 +94,7 @@ impl Keep {
     /// It is not.
     pub fn put(&mut self, draft: &Draft) -> Result<(), NotKept> {
         let value = serde_json::to_vec(draft).map_err(io::Error::from)?;
-        self.of(&draft.entry)
-            .put(&draft.entry.to_string(), &value)
+        self.of(&draft.entry).put(&draft.entry.to_string(), &value)
     }
 
     /// Keeps the failures that were logged, if they have changed.

@@ -29,7 +29,7 @@ use crate::access::Access;
 use crate::backend::etcd::{self, Etcd};
 use crate::backend::nats::Nats;
 use crate::backend::watch::{self, Tell};
-use crate::backend::{Change, Backend, Error, List, NO_PLACES, Times, Value};
+use crate::backend::{Backend, Change, Error, List, NO_PLACES, Times, Value};
 use crate::settings;
 use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
@@ -514,7 +514,10 @@ impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
             }),
             Call::Get { keys, then } => {
                 let keys: Vec<String> = keys.iter().map(|key| key.encode(namespace)).collect();
-                self.answer(then, async move { backend.get(&keys, envelope::MOST).await })
+                self.answer(
+                    then,
+                    async move { backend.get(&keys, envelope::MOST).await },
+                )
             }
             Call::Reset { keys, bytes, then } => {
                 let keys = keys.map(|key| key.encode(namespace));

@@ -5,10 +5,10 @@
 mod beating;
 /// What outlives a service, as it is written down.
 mod kept;
-/// What becomes of one of them.
-mod state;
 /// What there is to say of them.
 mod shown;
+/// What becomes of one of them.
+mod state;
 /// Which tokens of other candidates count.
 mod tokens;
 
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use again_base::model::{Boottime, Span};
 
-use super::small_map::SmallMap;
 use super::slots::Place;
+use super::small_map::SmallMap;
 use crate::policy::beat::{SILENT, SURE};
 use crate::policy::lock::{Known, Lock};
 use crate::policy::slots::Lease;
@@ -335,7 +335,9 @@ impl Locks {
             }
             one.due = None;
             match (one.stage, one.place) {
-                (Stage::Asking(_) | Stage::Publishing(_), _) => effects.push(Effect::Look(name.clone())),
+                (Stage::Asking(_) | Stage::Publishing(_), _) => {
+                    effects.push(Effect::Look(name.clone()))
+                }
                 (Stage::Idle, Some(place)) if one.asked.is_none() => {
                     one.asked = Some(now);
                     effects.push(Effect::Resume(name.clone(), place.lease));

@@ -7,14 +7,14 @@ mod alarm;
 mod beats;
 /// Who asks.
 mod callers;
-/// The firing socket.
-mod listener;
 /// Drives the steps.
 mod driver;
+/// What of a run is told together.
+mod event_batch;
+/// The way to the executor.
+mod executor;
 /// Failures of its work.
 mod failures;
-/// Few values by their keys.
-mod small_map;
 /// Which processes have ended.
 mod holders;
 /// The outboxes.
@@ -23,32 +23,32 @@ mod keep;
 mod last_inventory;
 /// The link to the backend.
 mod link;
+/// The firing socket.
+mod listener;
 /// Which locks this node holds.
 mod locks;
 /// The file with the newest versions of nodes' facts.
 mod newest;
 /// Who asks for nodes.
 mod nodes;
-/// What of a run is told together.
-mod event_batch;
 /// The leases of this node's places.
 mod places;
 /// The file with how far events are told.
 mod positions;
+/// When what runs have left is told.
+mod publisher;
 /// To what this node still has to react.
 mod reactions;
 /// Requests that wait on disk.
 mod requests;
-/// The way to the executor.
-mod executor;
 /// When the executor is asked what became of triggers.
 mod runs;
 /// Who waits for a slot.
 mod slots;
+/// Few values by their keys.
+mod small_map;
 /// How the service does, in numbers.
 mod tally;
-/// When what runs have left is told.
-mod publisher;
 
 use std::fs;
 use std::future::Future;
@@ -65,10 +65,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use self::alarm::Alarm;
-use self::listener::Sockets;
 use self::driver::{Driver, Note, Reply, Ways};
 use self::keep::Keep;
 use self::link::{News, Order};
+use self::listener::Sockets;
 use crate::access::Access;
 use crate::ask::Question;
 use crate::policy::rule::Rule;

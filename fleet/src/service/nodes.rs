@@ -3,8 +3,8 @@
 use std::io;
 use std::vec::IntoIter;
 
-use super::small_map::SmallMap;
 use super::last_inventory::File;
+use super::small_map::SmallMap;
 use crate::backend::Value;
 use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::step::model::Client;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::small_map::SmallMap;
-use crate::backend::{Change, Backend, Error, Feed, Value};
+use crate::backend::{Backend, Change, Error, Feed, Value};
 use crate::policy::slots::Lease;
 use crate::wire::name::Name;
 

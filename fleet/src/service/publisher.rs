@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use again_base::model::{Boottime, Span};
 use serde::Deserialize;
 
-use super::event_batch::{EventBatch, Chunk, cut};
+use super::event_batch::{Chunk, EventBatch, cut};
 use super::positions::Positions;
 use crate::spool::{LONGEST_READ, RunFile, Spool};
 use crate::wire::event::Begun;
@@ -95,7 +95,12 @@ impl Budget {
 
 impl EventPublisher {
     /// Of this spool, where so much was told before.
-    pub fn new(spool: Spool, positions: Positions, counts: Counts, now: Boottime) -> EventPublisher {
+    pub fn new(
+        spool: Spool,
+        positions: Positions,
+        counts: Counts,
+        now: Boottime,
+    ) -> EventPublisher {
         EventPublisher {
             spool,
             positions,

@@ -11,19 +11,8 @@ use super::publisher::Counts;
 
 /// What the numbers are of. Times are milliseconds of the wall clock after 1970, and 0 where there is none.
 const KEYS: [&str; 13] = [
-    "sent",
-    "spooled",
-    "dropped",
-    "down",
-    "triggers",
-    "results",
-    "oldest",
-    "running",
-    "waiting",
-    "since",
-    "rejected",
-    "troubles",
-    "ended",
+    "sent", "spooled", "dropped", "down", "triggers", "results", "oldest", "running", "waiting",
+    "since", "rejected", "troubles", "ended",
 ];
 /// As many numbers.
 pub type Numbers = [u64; KEYS.len()];

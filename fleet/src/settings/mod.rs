@@ -30,8 +30,8 @@ use crate::wire::Malformed;
 use crate::wire::name::{Name, Namespace, Node};
 pub use locks::check as check_lock;
 pub use rules::{KEYS as RULE_KEYS, check as check_rule};
+pub use value::{Backend, Endpoint, Trust};
 use value::{Command, Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl};
-pub use value::{Endpoint, Backend, Trust};
 
 /// Where settings are read from unless another file is named.
 pub const FILE: &str = "/etc/again-fleet.toml";

@@ -3,9 +3,9 @@
 
 use again_base::model::{Moment, Span};
 
-use super::model::{Content, Found, OutboxEntry, EntryId, Place, State};
-use crate::policy::replay::TriggerKey;
+use super::model::{Content, EntryId, Found, OutboxEntry, Place, State};
 use crate::policy::judge;
+use crate::policy::replay::TriggerKey;
 use crate::wire::outcome::Outcome;
 
 /// How long a trigger is held at most, by the clock that nobody sets.

@@ -2,7 +2,7 @@
 
 use again_base::model::{Moment, Span};
 
-use super::model::{Action, Draft, OutboxEntry, EntryId, State};
+use super::model::{Action, Draft, EntryId, OutboxEntry, State};
 use super::outbox_share::size;
 use crate::wire::key::Key;
 

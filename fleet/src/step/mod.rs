@@ -20,6 +20,8 @@ mod entries;
 pub mod model;
 /// What this node tells of itself.
 mod node;
+/// How much is told of one sender's triggers.
+mod outbox_share;
 /// What stands at this node's own key.
 pub mod own_key;
 /// A trigger's register in the backend.
@@ -30,8 +32,6 @@ mod requests;
 mod results;
 /// Triggers that are part of a rolling run.
 mod rolling;
-/// How much is told of one sender's triggers.
-mod outbox_share;
 /// What clients are told.
 mod said;
 /// Selections that are resolved later.
@@ -45,7 +45,7 @@ mod turns;
 
 use again_base::model::{Boottime, Moment};
 
-use self::model::{Action, Event, EntryId, State};
+use self::model::{Action, EntryId, Event, State};
 use crate::wire::outcome::TriggerStatus;
 
 /// Takes one step.

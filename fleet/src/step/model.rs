@@ -6,14 +6,14 @@ use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 
 pub use super::content::{Content, Draft, EntryId};
+use super::outbox_share::{OF_A_SENDER, size};
 use super::own_key::{OwnKey, OwnKeyState};
 pub use super::register::{Found, Handed, Place, Sight};
 pub(super) use super::register::{Register, Stage};
-use super::outbox_share::{OF_A_SENDER, size};
 pub use super::said::{Said, SelectionState, StoredShown};
-use crate::policy::replay::TriggerKey;
 use crate::policy::fire::{Numbers, Request};
 use crate::policy::judge::Rules;
+use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
@@ -425,9 +425,7 @@ impl State {
 
     /// What the outbox should hold.
     pub fn entries(&self) -> impl Iterator<Item = (&EntryId, &Content)> {
-        self.entries
-            .iter()
-            .map(|(id, entry)| (id, &entry.content))
+        self.entries.iter().map(|(id, entry)| (id, &entry.content))
     }
 
     /// How many results the backend does not have yet.

@@ -3,8 +3,8 @@
 use again_base::model::{Boottime, Moment, Span};
 
 use crate::handover::Evidence;
-use crate::policy::replay::TriggerKey;
 use crate::policy::judge::Signed;
+use crate::policy::replay::TriggerKey;
 use crate::wire::name::{Name, Node};
 use crate::wire::trigger::Trigger;
 

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use again_base::model::{Moment, Span, Walltime};
 
 use super::entries;
-use super::model::{Action, Content, Draft, OutboxEntry, EntryId, State};
+use super::model::{Action, Content, Draft, EntryId, OutboxEntry, State};
 use super::outbox_share::size;
 use crate::policy::replay::TriggerKey;
 use crate::policy::term::Term;
@@ -282,7 +282,12 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// Whether there is room for another result, among all and among those of its sender. If not, what the backend has is forgotten early:
 /// who asks again is answered by those who take.
-fn has_room(state: &mut State, which: &TriggerKey, lineage: &Lineage, out: &mut Vec<Action>) -> bool {
+fn has_room(
+    state: &mut State,
+    which: &TriggerKey,
+    lineage: &Lineage,
+    out: &mut Vec<Action>,
+) -> bool {
     let bytes = size(lineage);
     if state.told.values() >= entries::MOST {
         drop_told(state, out, |_| true);

@@ -37,7 +37,9 @@ impl State {
         }
         let entry = self.entries.get(&EntryId::Status(which.clone()));
         let told = entry.and_then(|entry| match &entry.content {
-            Content::Status { told, has_turn, .. } => Some((told, *has_turn, entry.left.is_empty())),
+            Content::Status { told, has_turn, .. } => {
+                Some((told, *has_turn, entry.left.is_empty()))
+            }
             _ => None,
         });
         let has_turn = match told {
@@ -96,7 +98,8 @@ pub(super) fn waits(
         return;
     };
     let entry = state.entry(&EntryId::Status(which.clone()));
-    let is_told = |content: &Content| matches!(content, Content::Status { told, .. } if !told.waits);
+    let is_told =
+        |content: &Content| matches!(content, Content::Status { told, .. } if !told.waits);
     if !entry.is_some_and(is_told) {
         let why = format!("waits for its turn, {} at once: {words}", trigger.parallel);
         let news = News {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span};
 
 use super::model::{
-    Action, Back, Content, Draft, OutboxEntry, EntryId, Said, SelectionState, State, StoredShown,
+    Action, Back, Content, Draft, EntryId, OutboxEntry, Said, SelectionState, State, StoredShown,
 };
 use super::sender::Later;
 use super::{entries, sender};

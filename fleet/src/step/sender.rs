@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Moment, Span, Walltime};
 
 use super::model::{
-    Action, Client, Content, Draft, Firing, OutboxEntry, EntryId, News, Said, SelectionState, State,
+    Action, Client, Content, Draft, EntryId, Firing, News, OutboxEntry, Said, SelectionState, State,
 };
 use super::{entries, results};
-use crate::policy::replay::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::fire::{self, Request};
 use crate::policy::lineage::TooFar;
+use crate::policy::replay::{MOST_ACCEPTED, MOST_NAMES};
 use crate::policy::term::{self, Term};
 use crate::wire::name::{Name, Node};
 use crate::wire::outcome::{self, Stopped, TriggerStatus};

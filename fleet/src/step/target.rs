@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use again_base::model::{Moment, Span};
 
 use super::ahead::Early;
-use super::model::{
-    Action, Answer, Content, Found, EntryId, Place, Register, Sight, Stage, State,
-};
+use super::model::{Action, Answer, Content, EntryId, Found, Place, Register, Sight, Stage, State};
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
 use super::{ahead, results};
-use crate::policy::replay::TriggerKey;
 use crate::policy::judge::{self, Signed, Unfit};
+use crate::policy::replay::TriggerKey;
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::trigger::{Ask, Trigger};

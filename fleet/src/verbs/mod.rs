@@ -1,7 +1,5 @@
 //! What Puppet and people call.
 
-/// What became of each target, while somebody waits.
-mod progress;
 /// `again-fleet ca`.
 pub mod ca;
 /// `again-fleet cancel`.
@@ -14,6 +12,8 @@ pub mod events;
 pub mod locks;
 /// `again-fleet nodes` and `again-fleet forget`.
 pub mod nodes;
+/// What became of each target, while somebody waits.
+mod progress;
 /// What was said of a firing.
 mod reply;
 /// The Puppet run that asks.

@@ -360,7 +360,10 @@ mod tests {
         told(&mut progress, "a", Outcome::Changed);
         progress.hear(&node("b"), News::NoAnswer);
         told(&mut progress, "c", Outcome::Changed);
-        assert_eq!((progress.is_over(), progress.exit()), (true, Exit::NotInTime));
+        assert_eq!(
+            (progress.is_over(), progress.exit()),
+            (true, Exit::NotInTime)
+        );
         // A failure is worse than silence.
         let failed = Answer::Failed(node("b"), "no".to_owned());
         let progress = ProgressTable::new(&reply(vec![Answer::Kept(node("a")), failed]));
@@ -378,17 +381,23 @@ mod tests {
             (Outcome::Started, Exit::Failed),
             (Outcome::Held, Exit::NotInTime),
         ] {
-            let mut progress = ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            let mut progress =
+                ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
             assert_eq!(progress.exit(), Exit::NotInTime);
             told(&mut progress, "a", outcome);
-            assert_eq!((progress.exit(), progress.is_over()), (exit, false), "{outcome}");
+            assert_eq!(
+                (progress.exit(), progress.is_over()),
+                (exit, false),
+                "{outcome}"
+            );
         }
         // Of two for a node one came too late, whichever was told first.
         for outcomes in [
             [Outcome::Cancelled, Outcome::TooLate],
             [Outcome::TooLate, Outcome::Cancelled],
         ] {
-            let mut progress = ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
+            let mut progress =
+                ProgressTable::of_cancels(&reply(vec![Answer::Delivered(node("a"))]));
             for outcome in outcomes {
                 told(&mut progress, "a", outcome);
             }
@@ -400,7 +409,8 @@ mod tests {
     fn the_table_begins_with_what_has_to_be_looked_at() {
         let failed = Answer::Failed(node("z"), "over 10\u{202e} hops".to_owned());
         let answers = ["a", "b", "lb10"].map(|name| Answer::Delivered(node(name)));
-        let mut progress = ProgressTable::new(&reply(answers.into_iter().chain([failed]).collect()));
+        let mut progress =
+            ProgressTable::new(&reply(answers.into_iter().chain([failed]).collect()));
         told(&mut progress, "a", Outcome::Changed);
         told(&mut progress, "b", Outcome::Started);
         assert_eq!(

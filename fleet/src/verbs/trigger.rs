@@ -9,8 +9,8 @@ use again_base::sys::clock::moment;
 use again_base::sys::localtime::utc;
 use serde_json::{Value, json};
 
-use super::progress::ProgressTable;
 use super::nodes::Roster;
+use super::progress::ProgressTable;
 use super::reply::Reply;
 use super::run::{self, Run};
 use super::screen::Screen;

@@ -17,7 +17,7 @@ use crate::access::Access;
 use crate::backend::etcd::{self, Etcd};
 use crate::backend::nats::Nats;
 use crate::backend::watch::{Event, Tell, watch};
-use crate::backend::{Change, Backend, Error, Times};
+use crate::backend::{Backend, Change, Error, Times};
 use crate::settings::{self, Settings};
 
 /// How often it is asked whether the backend is still there.
@@ -136,7 +136,12 @@ async fn look<E: Backend>(
 }
 
 /// By nothing else is it noticed that a connection fell silent.
-async fn beat<E: Backend>(backend: &E, places: &[Place], again: &[Notify], tell: Tell) -> Infallible {
+async fn beat<E: Backend>(
+    backend: &E,
+    places: &[Place],
+    again: &[Notify],
+    tell: Tell,
+) -> Infallible {
     let Err(lost) = beats(backend, places, again).await;
     tell.tell(Event::Lost(lost));
     pending().await

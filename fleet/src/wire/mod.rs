@@ -19,12 +19,12 @@ pub mod key;
 pub mod lineage;
 /// Which of some nodes it is.
 pub mod lock;
-/// An event that matched a rule, as it is handed over.
-pub mod rule_match;
 /// What became of a trigger.
 pub mod outcome;
 /// How much is kept of what each sender causes.
 pub mod quota;
+/// An event that matched a rule, as it is handed over.
+pub mod rule_match;
 /// The right to run now.
 pub mod slot;
 /// The targets of a rolling run.

@@ -399,7 +399,11 @@ mod tests {
                 more: true,
             };
             let ran = Some(ran);
-            assert_eq!(encode(&TriggerStatus { ran, ..told() }).is_ok(), is_good, "{log}");
+            assert_eq!(
+                encode(&TriggerStatus { ran, ..told() }).is_ok(),
+                is_good,
+                "{log}"
+            );
         }
         let origin = trigger().lineage.0.remove(0);
         let entry = Entry {

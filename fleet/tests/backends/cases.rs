@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use again_fleet::backend::watch::{Event, Watch};
-use again_fleet::backend::{Change, Backend, Error, Feed, Limit, List, NO_PLACES, Value};
+use again_fleet::backend::{Backend, Change, Error, Feed, Limit, List, NO_PLACES, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::pause::pause;
@@ -174,7 +174,10 @@ pub async fn a_key_is_created_where_none_is<S: Stage>(stage: &S) {
     let lease = backend.grant().await.expect("a lease");
     let key = stage.key("lock/a");
     let first = backend.create(&key, b"", &lease).await.expect("created");
-    assert_eq!(backend.create(&key, b"", &lease).await, Err(Error::Conflict));
+    assert_eq!(
+        backend.create(&key, b"", &lease).await,
+        Err(Error::Conflict)
+    );
     backend.remove(&key, first).await.expect("removed");
     let second = loop {
         match backend.create(&key, b"", &lease).await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use again_fleet::backend::etcd::Etcd;
 use again_fleet::backend::nats::Nats;
 use again_fleet::backend::watch::{Event, Watch};
-use again_fleet::backend::{Change, Backend, Error, Feed};
+use again_fleet::backend::{Backend, Change, Error, Feed};
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::{Instant, timeout};

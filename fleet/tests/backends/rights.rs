@@ -103,7 +103,10 @@ impl Enrolment {
 }
 
 /// What became of triggers, and the targets of a rolling run: a node writes below its own name, and reads all.
-async fn stories_are_written_by_their_node_and_read_by_all(web1: &impl Backend, web2: &impl Backend) {
+async fn stories_are_written_by_their_node_and_read_by_all(
+    web1: &impl Backend,
+    web2: &impl Backend,
+) {
     let own = key("story/web1=test/x/y");
     web1.put(&own, b"x", None).await.expect("its own story");
     let another = key("story/web2=test/x/y");

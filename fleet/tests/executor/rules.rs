@@ -4,14 +4,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use again_base::schema::origin::Word;
-use again_fleet::handover::MOST_TOGETHER;
 use again_fleet::executor::calls;
+use again_fleet::handover::MOST_TOGETHER;
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::event::{Batch, Event};
 use again_fleet::wire::lineage::Cause;
-use again_fleet::wire::rule_match::RuleMatch;
 use again_fleet::wire::outcome::Outcome;
+use again_fleet::wire::rule_match::RuleMatch;
 use again_fleet::wire::trigger::Trigger;
 use serde::{Deserialize, Serialize};
 
@@ -172,7 +172,10 @@ fn what_meets_no_rule_or_is_not_from_an_accepted_node_is_refused_with_the_eviden
             sealed_as("web1.test", &bent),
             "the name begins with 'rule/' or 'call/'",
         ),
-        (b"AGE1garbage".to_vec(), "that is no event that matched a rule"),
+        (
+            b"AGE1garbage".to_vec(),
+            "that is no event that matched a rule",
+        ),
         (
             met("up", 1, b"garbage".to_vec()).write(),
             "no envelope of again-fleet's version 1",

@@ -294,16 +294,16 @@ fn a_thousand_results_are_signed_once_and_believed_one_by_one() {
     let authority = authority("crl.pem", Revocation::Chain);
     for (n, bytes) in sealed.iter().enumerate() {
         let envelope = Envelope::parse(bytes).expect("a frame");
-        let opened =
-            envelope.open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
+        let opened = envelope
+            .open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
         let (signer, read) = opened.expect("believed");
         assert_eq!((signer.node.as_str(), read.number), ("web2.test", n as u64));
     }
     let mut forged = sealed[7].clone();
     *forged.last_mut().expect("bytes") ^= 1;
     let envelope = Envelope::parse(&forged).expect("a frame");
-    let opened =
-        envelope.open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
+    let opened = envelope
+        .open::<TriggerStatus, _, Untrusted>(&namespace, |seal| authority.verify(seal, now()));
     assert_eq!(
         opened.err(),
         Some(Untrusted::Signature(

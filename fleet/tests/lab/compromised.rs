@@ -200,8 +200,9 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     let question = ask(&[by("web1.test", &one)]).expect("a question");
     lab.write("/root/question", &hex(&question));
     lab.write("/root/ask-and-kill", ASK_AND_KILL);
-    let answer =
-        lab.sh("ruby /root/ask-and-kill \"$(systemctl show -P MainPID again-fleet-executor.service)\"");
+    let answer = lab.sh(
+        "ruby /root/ask-and-kill \"$(systemctl show -P MainPID again-fleet-executor.service)\"",
+    );
     assert!(answer.contains("\"taken\""), "{answer}");
     let triggered = lab.wait_until("the run", 20, || {
         Some(lab.read("/var/log/look.triggered")).filter(|text| !text.is_empty())
@@ -231,7 +232,8 @@ fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
         ),
     );
     let unit = "/etc/systemd/system/again-fleet-executor.service.d/idle.conf";
-    let briefly = "[Service]\nExecStart=\nExecStart=/usr/local/bin/again-fleet executor --idle 1s\n";
+    let briefly =
+        "[Service]\nExecStart=\nExecStart=/usr/local/bin/again-fleet executor --idle 1s\n";
     lab.write(unit, briefly);
     lab.sh("systemctl daemon-reload");
     let one = Trigger {

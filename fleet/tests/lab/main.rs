@@ -13,6 +13,8 @@ mod fleet;
 mod across;
 /// A load balancer that names all web servers.
 mod balancer;
+/// The two processes of a node, and one that was taken over.
+mod compromised;
 /// What runs do, told elsewhere.
 mod events;
 /// Somebody new, from packages alone.
@@ -27,7 +29,5 @@ mod network;
 mod rules;
 /// Agents of a Puppet server.
 mod server;
-/// The two processes of a node, and one that was taken over.
-mod compromised;
 /// Packages of two versions on a fleet at work.
 mod upgrade;

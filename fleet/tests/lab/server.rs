@@ -325,7 +325,10 @@ fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
         (web1.exec(&["cat", "/root/ended"]).out == "0\n").then_some(())
     });
     stand(server, &[]);
-    site(server, &SLOTS.replace("limit => 1", "limit => 1, prerun => false"));
+    site(
+        server,
+        &SLOTS.replace("limit => 1", "limit => 1, prerun => false"),
+    );
     assert_eq!(agent(web1), 2);
     hold(server);
     web1.sh(&format!("timeout 90 {ONETIME}"));

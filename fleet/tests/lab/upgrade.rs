@@ -8,7 +8,7 @@ use again_test_support::net::{Host, Net};
 use again_test_support::{Lab, ask_for};
 use serde_json::Value;
 
-use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, certify, check, empty, backend, is_linked};
+use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, backend, certify, check, empty, is_linked};
 
 const PAGE: &str = include_str!("../../../doc/install.md");
 
@@ -413,8 +413,7 @@ fn has_not_failed(lab: &Lab) {
 fn starts_nothing(lab: &Lab, all: &[&Packages]) {
     for packages in all {
         packages.install(lab);
-        let units =
-            "again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-calls.path";
+        let units = "again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-calls.path";
         let states = lab.exec(&[
             "sh",
             "-c",

@@ -3,16 +3,14 @@
 
 /// Senders that flood.
 mod ahead;
+/// What befalls a backend.
+mod backend;
 #[path = "../support/ca.rs"]
 mod ca;
 /// Nodes whose clocks are wrong.
 mod clock;
 /// Processes that are killed.
 mod crash;
-/// Who asks the service.
-mod listener;
-/// What befalls a backend.
-mod backend;
 /// What runs leave is told.
 mod events;
 #[allow(dead_code, reason = "what is sealed together is not for this room")]
@@ -20,6 +18,8 @@ mod events;
 mod fired;
 /// What others put into the backend.
 mod hostile;
+/// Who asks the service.
+mod listener;
 /// Locks.
 mod locks;
 /// What goes on for a while.

@@ -2,10 +2,10 @@
 //! write down what became of it, answer. What was not saved is gone when it dies.
 
 use again_base::model::{Moment, Span};
-use again_fleet::policy::replay::{ReplayLedger, MOST_NAMES, Record, TriggerKey};
 use again_fleet::policy::judge::{self, Rules, Verdict};
 use again_fleet::policy::pace::{self, Pace};
 use again_fleet::policy::page::{Change, Page};
+use again_fleet::policy::replay::{MOST_NAMES, Record, ReplayLedger, TriggerKey};
 use again_fleet::step::model::{Answer, Found};
 use again_fleet::wire::lineage::{Cause, Lineage, Origin};
 use again_fleet::wire::name::{Id, Node};

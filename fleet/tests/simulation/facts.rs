@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use again_fleet::policy::last_inventory::{LastInventory, Reading};
 use again_fleet::policy::newest::Newest;
-use again_fleet::step::model::{Content, Event, EntryId};
+use again_fleet::step::model::{Content, EntryId, Event};
 use again_fleet::step::own_key::OwnKey;
 use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::key::{Key, Prefix};

@@ -6,9 +6,10 @@
 //! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation so many
 //! ```
 
+mod backend;
 #[path = "../support/disk.rs"]
 mod disk;
-mod backend;
+mod executor;
 mod facts;
 mod faults;
 mod life;
@@ -16,7 +17,6 @@ mod network;
 mod promises;
 mod rolling;
 mod seal;
-mod executor;
 mod tool;
 mod world;
 

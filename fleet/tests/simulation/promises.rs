@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::lineage;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::step::model::{Action, Back, Content, EntryId, News};
 use again_fleet::wire::lineage::{Lineage, MOST_ORIGINS};
 use again_fleet::wire::name::{Id, Name, Node};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::lineage;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use again_fleet::outbox::Outbox;
 use again_fleet::policy::accept::Accept;
-use again_fleet::policy::replay::TriggerKey;
 use again_fleet::policy::fire::Request;
 use again_fleet::policy::judge::Rules;
+use again_fleet::policy::replay::TriggerKey;
 use again_fleet::step::model::{
-    Action, Client, Content, Draft, Event, EntryId, Place, SelectionState, State,
+    Action, Client, Content, Draft, EntryId, Event, Place, SelectionState, State,
 };
 use again_fleet::step::{step, wakes};
 use again_fleet::wire::inventory::Inventory;
@@ -18,13 +18,13 @@ use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::trigger::Ask;
 
-use crate::disk::CrashDisk;
 use crate::backend::{Backend, Value};
+use crate::disk::CrashDisk;
+use crate::executor::Ledger;
 use crate::facts::Reader;
 use crate::promises::Promises;
 use crate::rolling::Waiter;
 use crate::seal;
-use crate::executor::Ledger;
 use crate::tool::Tool;
 use again_test_support::Dice;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use again_fleet::backend::{Change, Backend, Error, Feed, Limit, List, Value};
+use again_fleet::backend::{Backend, Change, Error, Feed, Limit, List, Value};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

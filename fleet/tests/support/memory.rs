@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use again_fleet::backend::{
-    Change, Backend, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
+    Backend, Change, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
 };
 
 /// The largest value, as NATS has it by default.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use again_fleet::backend::etcd::Etcd;
 use again_fleet::backend::nats::Nats;
-use again_fleet::backend::{Change, Backend, Error, Feed, Times, Value};
+use again_fleet::backend::{Backend, Change, Error, Feed, Times, Value};
 use again_fleet::wire::Malformed;
 use again_fleet::wire::body::Content;
 use again_fleet::wire::envelope::Envelope;

@@ -35,8 +35,8 @@
 #
 # @param trust
 #   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `backend`, that of everybody who can write to the
-#   backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can have a CA of its own: see "Without
-#   a Puppet server" in doc/fleet.md.
+#   backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can have a CA of its own: see
+#   "Without a Puppet server" in doc/fleet.md.
 #
 # @param certname
 #   This node's name; by default its certname.

@@ -110,7 +110,9 @@ impl Arrows {
             file.uses.clear();
             file.read(tokens, &[]);
             file.uses.remove(&this);
-            arrows.layers.insert(this.clone(), source.layer().to_owned());
+            arrows
+                .layers
+                .insert(this.clone(), source.layer().to_owned());
             arrows.from.insert(this, file.uses);
         }
         arrows

@@ -14,7 +14,7 @@ use crate::policy::presence::Presence;
 use crate::service::failures::Work;
 use crate::service::link::{Call, Listed, News, OF_A_SENDER, OWN_KEY};
 use crate::service::nodes::{Shown, Source};
-use crate::step::model::{Client, Event, Found, EntryId, Place, Sight};
+use crate::step::model::{Client, EntryId, Event, Found, Place, Sight};
 use crate::step::own_key::OwnKey;
 use crate::wire;
 use crate::wire::inventory::Inventory;
@@ -219,7 +219,9 @@ impl Driver {
                 }
                 (Ok(_), _) | (Err(_), Change::Removed { .. }) => {}
                 (Err(e), Change::Put(_)) => {
-                    self.reject(&format!("the backend holds something that is not ours: {e}"));
+                    self.reject(&format!(
+                        "the backend holds something that is not ours: {e}"
+                    ));
                 }
             }
         }

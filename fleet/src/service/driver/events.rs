@@ -8,9 +8,9 @@ use again_base::sys::clock;
 
 use super::{Driver, Note, Reply, then};
 use crate::backend::Error;
+use crate::service::executor;
 use crate::service::failures::Work;
 use crate::service::link::Call;
-use crate::service::executor;
 use crate::service::publisher::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
@@ -66,7 +66,9 @@ impl Driver {
     /// # Errors
     /// It cannot be written, or there is nothing to write.
     fn event_batch(&self, sent: &Sent) -> Result<Call<Reply>, Option<String>> {
-        let batch = sent.event_batch.batch(&self.me, &sent.file.run, &sent.begun);
+        let batch = sent
+            .event_batch
+            .batch(&self.me, &sent.file.run, &sent.begun);
         let batch = batch.ok_or(None)?;
         let key = Key::Event {
             node: batch.node.clone(),

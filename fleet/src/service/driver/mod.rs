@@ -1,9 +1,9 @@
 //! Drives the steps: gives them what happened, and carries out what is to be done.
 
-/// Beats of this node and of others.
-mod beats;
 /// What the link tells.
 mod backend;
+/// Beats of this node and of others.
+mod beats;
 /// What runs have left is told.
 mod events;
 /// Locks for which this node is a candidate.
@@ -40,36 +40,36 @@ use tokio::task::JoinSet;
 
 use super::beats::Beats;
 use super::callers::Callers;
-use super::listener::Connection;
+use super::executor;
 use super::failures::Failures;
-use super::small_map::SmallMap;
 use super::holders;
 use super::keep::Keep;
 use super::last_inventory;
 use super::link::{Call, Order, Then};
+use super::listener::Connection;
 use super::locks::Locks;
 use super::newest;
 use super::nodes::{Nodes, Shown};
 use super::positions::Positions;
+use super::publisher::EventPublisher;
 use super::reactions::Reactions;
 use super::requests::Requests;
-use super::executor;
 use super::runs::Runs;
 use super::slots::Slots;
+use super::small_map::SmallMap;
 use super::tally::Tally;
-use super::publisher::EventPublisher;
 use crate::ask::Question;
 use crate::backend::Error;
 use crate::policy::accept::Who;
-use crate::policy::replay::TriggerKey;
 use crate::policy::judge::Rules;
 use crate::policy::newest::Ignored;
+use crate::policy::replay::TriggerKey;
 use crate::policy::rolling::Count;
 use crate::policy::rule::Rule;
 use crate::seal::{Seals, hash};
 use crate::settings::{Backend, Settings};
 use crate::spool::{self, Spool};
-use crate::step::model::{Action, Answer, Client, Draft, Event, Handed, EntryId, Place, State};
+use crate::step::model::{Action, Answer, Client, Draft, EntryId, Event, Handed, Place, State};
 use crate::step::{step, wakes};
 use crate::wire::envelope;
 use crate::wire::key::Key;
@@ -355,7 +355,10 @@ impl Driver {
             Action::Remove { place, revision } => self.remove(place, revision),
             Action::Say(client, said) => {
                 let Health {
-                    backend, is_up, why, ..
+                    backend,
+                    is_up,
+                    why,
+                    ..
                 } = &self.health;
                 let away = (!is_up).then_some(why.as_str());
                 self.callers.said(client, &said, *backend, away);
@@ -390,9 +393,7 @@ impl Driver {
             put
         });
         self.health.not_kept = kept.clone().err();
-        let Draft {
-            entry, version, ..
-        } = draft;
+        let Draft { entry, version, .. } = draft;
         Event::Kept {
             entry,
             version,

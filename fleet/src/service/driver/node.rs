@@ -9,7 +9,7 @@ use crate::ask;
 use crate::backend::{Change, Error};
 use crate::seal::hash;
 use crate::service::link::OWN_KEY;
-use crate::step::model::{Client, Content, Event, EntryId};
+use crate::step::model::{Client, Content, EntryId, Event};
 use crate::step::own_key::OwnKey;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;

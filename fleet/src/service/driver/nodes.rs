@@ -82,7 +82,10 @@ impl Driver {
             if last.read.is_some() {
                 self.nodes.asked.insert(client, true);
                 let seconds = PATIENCE.as_secs();
-                let why = format!("{} has not answered within {seconds} s", self.health.backend);
+                let why = format!(
+                    "{} has not answered within {seconds} s",
+                    self.health.backend
+                );
                 self.show_last(client, last, why);
             }
         }

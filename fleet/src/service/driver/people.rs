@@ -8,8 +8,8 @@ use again_base::sys::clock;
 
 use super::{Driver, Health, Note, then};
 use crate::ask::{self, Failure, How, Question, Waiting};
-use crate::service::listener::{self, Connection};
 use crate::service::link::{Call, Listed};
+use crate::service::listener::{self, Connection};
 use crate::step::model::{Back, Client, Content, Event};
 use crate::wire::key::Prefix;
 use crate::wire::lineage::Lineage;
@@ -191,7 +191,10 @@ impl Driver {
             ..
         } = self.waiting();
         let Health {
-            backend, is_up, why, ..
+            backend,
+            is_up,
+            why,
+            ..
         } = &self.health;
         let link = if *is_up {
             format!("{backend} is reached")

@@ -34,7 +34,9 @@ impl Driver {
             let count = dropped.len();
             warn!("{count} of the requests that waited on disk are dropped: {first}");
         }
-        self.publisher.told.extend(self.requests.done.iter().cloned());
+        self.publisher
+            .told
+            .extend(self.requests.done.iter().cloned());
     }
 
     /// Whether the disk keeps nothing, as when it was written to last: a request would be logged again for each of its targets.

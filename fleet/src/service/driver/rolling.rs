@@ -203,9 +203,7 @@ impl Driver {
                                 .for_each(|(count, _)| count.record(fact.clone()));
                         }
                         Ok(None) => {}
-                        Err(why) => {
-                            self.reject(&format!("{} is not believed: {why}", value.key))
-                        }
+                        Err(why) => self.reject(&format!("{} is not believed: {why}", value.key)),
                     }
                 }
                 self.count_on(which);

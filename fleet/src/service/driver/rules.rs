@@ -19,8 +19,8 @@ use crate::step::model::{Answer, Found, Sight};
 use crate::wire::event::Batch;
 use crate::wire::inventory::Inventory;
 use crate::wire::key::Key;
-use crate::wire::rule_match::RuleMatch;
 use crate::wire::name::Node;
+use crate::wire::rule_match::RuleMatch;
 use crate::wire::trigger::Trigger;
 
 /// How long what could not be found out waits until it is tried again.

@@ -14,7 +14,7 @@ use crate::handover;
 use crate::policy::replay::TriggerKey;
 use crate::service::alarm::waited_for;
 use crate::service::{executor, runs};
-use crate::step::model::{Content, Event, EntryId};
+use crate::step::model::{Content, EntryId, Event};
 use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, TriggerStatus};
 
@@ -45,7 +45,9 @@ impl Driver {
             .state
             .entries()
             .filter_map(|(entry, content)| match (entry, content) {
-                (EntryId::Status(which), Content::Status { told, lineage, .. }) if told.goes_on() => {
+                (EntryId::Status(which), Content::Status { told, lineage, .. })
+                    if told.goes_on() =>
+                {
                     Some((which.clone(), Box::new((told.clone(), lineage.clone()))))
                 }
                 _ => None,

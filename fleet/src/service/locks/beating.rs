@@ -2,7 +2,7 @@
 
 use again_base::model::Boottime;
 
-use super::{Effect, Locks, LockState, Seen};
+use super::{Effect, LockState, Locks, Seen};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::Covered;
 use crate::wire::inventory::MOST_LOCKS;

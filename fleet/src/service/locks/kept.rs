@@ -2,7 +2,7 @@
 
 use again_base::model::{Boottime, Span};
 
-use super::{Effect, Locks, LockState, Place, Stage};
+use super::{Effect, LockState, Locks, Place, Stage};
 use crate::service::small_map::SmallMap;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Name, Node};

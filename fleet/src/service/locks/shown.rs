@@ -1,7 +1,7 @@
 //! Who holds the locks, as this node tells it.
 
 use super::USED_UP;
-use super::{Locks, LockState, Seen};
+use super::{LockState, Locks, Seen};
 use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;
 

@@ -1304,7 +1304,9 @@ fn one_that_is_no_candidate_any_more_gives_it_up_at_once() {
     assert_eq!(world.one(), 0);
     let effects = world.locks(0).set(&[]);
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Leave(..))),
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Leave(..))),
         "{effects:?}"
     );
     assert!(world.nodes[0].locks.tokens().is_empty());

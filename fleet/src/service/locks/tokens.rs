@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use again_base::model::{Boottime, Span};
 
 use super::{
-    COMES, Effect, LOOK_AGAIN, Locks, LockState, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
+    COMES, Effect, LOOK_AGAIN, LockState, Locks, PATIENCE, Seen, Stage, Standing, USED_UP, Undone,
 };
 use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};

@@ -811,7 +811,9 @@ fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
     }
     let effects = world.slots(1).saw(&group(), Vec::new(), true, true);
     assert!(
-        !effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Turn(_))),
         "{effects:?}"
     );
     // A beat for another place at the same key counts for nothing.
@@ -832,7 +834,9 @@ fn holder_without_answered_beats_has_no_turn_and_a_removed_one_is_not_sure() {
     assert!(!sure(&mut world, 1));
     let effects = world.slots(1).beaten(&own, now, |_| true);
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Turn(_))),
         "{effects:?}"
     );
     assert!(sure(&mut world, 1));
@@ -947,7 +951,13 @@ fn a_run_that_has_begun_goes_on_without_its_place() {
     let effects = slots.reached();
     assert!(matches!(effects[..], [Effect::Resume(..)]), "{effects:?}");
     let effects = slots.gone(&group(), false);
-    let [Effect::Leave(..), Effect::Say(why), Effect::Enter(_), Effect::Save] = &effects[..] else {
+    let [
+        Effect::Leave(..),
+        Effect::Say(why),
+        Effect::Enter(_),
+        Effect::Save,
+    ] = &effects[..]
+    else {
         panic!("{effects:?}");
     };
     assert!(why.contains("the run here goes on"), "{why}");
@@ -986,7 +996,9 @@ fn a_slot_ends_with_its_lease_whether_the_backend_is_there_or_not() {
     assert!(matches!(world.slots(0).reached()[..], [Effect::Resume(..)]));
     let effects = world.slots(0).gone(&group(), false);
     assert!(
-        !effects.iter().any(|effect| matches!(effect, Effect::Say(_))),
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Say(_))),
         "{effects:?}"
     );
 }
@@ -1007,7 +1019,9 @@ fn no_turn_comes_by_a_lease_that_may_have_ended() {
     late.store.now = LEASE;
     let effects = go(&mut late);
     assert!(
-        !effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Turn(_))),
         "{effects:?}"
     );
     // Once it was kept alive, counted from when that was asked for, and a beat was answered.
@@ -1020,7 +1034,9 @@ fn no_turn_comes_by_a_lease_that_may_have_ended() {
     let covered = late.slots(1).covered();
     let effects = late.slots(1).beaten(&covered, asked, |_| true);
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Turn(_))),
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Turn(_))),
         "{effects:?}"
     );
 }

@@ -46,7 +46,9 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
         let (count, since) = (how.rejected, clock(at(how.began), now));
         found.push(Finding::warning(
             "backend",
-            format!("rejected since {since}, as not signed by its sender or not accepted here: {count}"),
+            format!(
+                "rejected since {since}, as not signed by its sender or not accepted here: {count}"
+            ),
             "'journalctl -u again-fleet' names each, and why",
         ));
     }

@@ -31,8 +31,8 @@ use self::finding::{Finding, Grade};
 use super::service::{Conversation, Heard, PATIENCE, socket};
 use super::{Exit, Problem, waiting};
 use crate::ask::{Answer, How, Question};
-use crate::cli::Check;
 use crate::backend::{NO_LOCKS, NO_PLACES};
+use crate::cli::Check;
 use crate::policy::page::{self, Page};
 use crate::puppet::certificates;
 use crate::settings::{self, Backend, Flags, Settings, Surroundings, Trust};
@@ -351,7 +351,12 @@ mod tests {
             0000000000000000: 00000002 00000000 00010000 0001 01 4\n";
         assert!(listens(text, "/run/again-fleet/executor"));
         assert!(listens(text, "/run/a b/executor"));
-        for other in ["/run/again-fleet/trigger", "/run/again-fleet", "executor", ""] {
+        for other in [
+            "/run/again-fleet/trigger",
+            "/run/again-fleet",
+            "executor",
+            "",
+        ] {
             assert!(!listens(text, other), "{other}");
         }
         let path = tempfile::tempdir().expect("a directory").path().join("s");

@@ -9,11 +9,11 @@ use again_base::layout::{Look, complain, say};
 use again_base::sys::clock::moment;
 use again_base::sys::terminal::clean;
 
-use self::draw::{Form, EventLine};
+use self::draw::{EventLine, Form};
 use super::watching::{self, Seen};
 use super::{Exit, Problem};
-use crate::cli;
 use crate::backend::{Change, Value};
+use crate::cli;
 use crate::seal::Seals;
 use crate::settings::{self, Backend, Flags, Settings, Surroundings};
 use crate::wire::event::Batch;

@@ -223,7 +223,9 @@ impl View {
         let before = std::mem::replace(&mut self.link, Link::Here);
         if let (Link::Away(..), Out::Lines(Some(_))) = (before, &self.out) {
             let (backend, counts) = (self.backend, self.live.counts(&self.selection));
-            say(&format!("again-fleet: {backend} is reached again: {counts}"))?;
+            say(&format!(
+                "again-fleet: {backend} is reached again: {counts}"
+            ))?;
         }
         self.show()
     }
