@@ -9,7 +9,7 @@ use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
 
 /// What each node is. The engine knows its nodes from the CA, which is where the catalogs are compiled.
 const SITE: &str = "
-class { 'common::again': manage_binary => 'none', slots => true }
+class { 'common::again': manage_binary => 'none', wait_for_slot => true }
 node 'server.test' {
   class { 'common::again::engine': permissions => true, namespaces => ['test'] }
   class { 'common::again::fleet':
