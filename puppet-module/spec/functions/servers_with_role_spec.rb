@@ -147,7 +147,7 @@ describe 'servers_with_role' do
 
         it 'finds nobody, with one warning for a catalog' do
           expect([certnames('node'), certnames('haproxy')]).to eq([[], []])
-          expect(warnings).to match([%r{#{why}.*; this machine has neither PuppetDB nor again-fleet; no server is found\z}])
+          expect(warnings).to match([%r{#{why}.*; this machine has neither PuppetDB nor again-fleet, and no server is found\z}])
         end
       end
 

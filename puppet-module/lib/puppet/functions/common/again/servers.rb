@@ -257,8 +257,8 @@ Puppet::Functions.create_function(:'common::again::servers') do
     is_set_up = File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
     raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" if is_set_up && fallback != 'empty'
 
-    why = "#{why}; this machine has neither PuppetDB nor again-fleet" unless is_set_up
-    warn_once("#{why}; no server is found")
+    finding = is_set_up ? 'no server is found' : 'this machine has neither PuppetDB nor again-fleet, and no server is found'
+    warn_once("#{why}; #{finding}")
     []
   end
 
