@@ -5,6 +5,8 @@ release_keys() {
   mkdir -m 700 "$1" "$1/gnupg"
   export SIGNING_KEY=$1/key GNUPGHOME=$1/gnupg GPG_KEY='again releases'
   ssh-keygen -q -t ed25519 -N '' -C '' -f "$SIGNING_KEY"
+  # The secret key is enough.
+  rm "$SIGNING_KEY.pub"
   # Older than the commits.
   gpg --batch --quiet --faked-system-time 20200101T000000 --passphrase '' --quick-generate-key "$GPG_KEY" ed25519 sign never
 }
