@@ -114,7 +114,7 @@ class common::again::backend (
     fail("${title}: the module does not know the ${backend} of ${system}: set ${title}::platform, or use servers that the site runs itself")
   }
   # One fleet, which its nodes name.
-  $namespaces = [lookup('common::again::fleet::namespace', String, 'first', 'default')]
+  $namespaces = [lookup('common::again::fleet::namespace', Pattern[/\A[A-Za-z0-9_-]{1,64}\z/], 'first', 'default')]
   $port = { 'etcd' => [2379, 2380], 'nats' => [4222, 6222] }[$backend]
   $package = $package_name.lest || { $default['package'] }
   $service = $service_name.lest || { $default['service'] }

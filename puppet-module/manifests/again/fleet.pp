@@ -31,7 +31,8 @@
 #   Whether they are spoken to over TLS.
 #
 # @param namespace
-#   The name of the fleet. Nodes with different ones share a backend and nothing else. The program's default is `default`.
+#   The name of the fleet. Nodes with different ones share a backend and nothing else. The program's default is `default`. Set it in
+#   Hiera, for all nodes, if the backend has `permissions`.
 #
 # @param trust
 #   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `backend`, that of everybody who can write to the

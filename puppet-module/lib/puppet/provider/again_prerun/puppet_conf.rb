@@ -13,7 +13,7 @@ Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
     theirs = foreign
     if theirs
       raise Puppet::Error, "#{file} has a prerun_command already ('#{theirs}'): have it call 'again-fleet slot', " \
-                           'and set slots_prerun of common::again::fleet to false'
+                           'and set prerun in common::again::fleet::slots to false'
     end
     write { |ini| ini.set('agent', 'prerun_command', resource.command) }
   end
