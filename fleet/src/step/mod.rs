@@ -53,6 +53,7 @@ use crate::wire::outcome::TriggerStatus;
 pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
     let mut actions = Vec::new();
     let out = &mut actions;
+    selections::write_recovered(state, now, out);
     match event {
         Event::Reached => {
             state.is_linked = true;

@@ -255,6 +255,8 @@ pub(super) struct Resolving {
     pub(super) unkept: BTreeMap<EntryId, BTreeMap<EntryId, u64>>,
     /// Selections of which it was logged that too many triggers wait.
     pub(super) waits: BTreeSet<EntryId>,
+    /// Selections that an earlier service has sent to more nodes than their entries on disk name.
+    pub(super) recovered: BTreeSet<EntryId>,
 }
 
 /// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.

@@ -94,15 +94,27 @@ impl State {
             let nodes = sent.entry(trigger.id.clone()).or_default();
             nodes.insert(trigger.target.clone());
         }
-        for entry in self.entries.values_mut() {
+        for (id, entry) in &mut self.entries {
             if let Content::Selection(stored) = &mut entry.content
                 && let Some(nodes) = sent.remove(&stored.request.id)
                 && !stored.is_over()
             {
                 stored.recover(nodes);
+                self.resolving.recovered.insert(id.clone());
             }
         }
     }
+}
+
+/// Writes to which nodes an earlier service has sent selections, before their triggers leave the outbox: the next service would not know.
+pub(super) fn write_recovered(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
+    let recovered = std::mem::take(&mut state.resolving.recovered);
+    let draft = |id: &EntryId| {
+        let entry = state.entries.get(id)?;
+        Some(entry.newer_version(id, entry.selection()?.clone()))
+    };
+    let drafts: Vec<Draft> = recovered.iter().filter_map(draft).collect();
+    entries::write(state, drafts, now, out);
 }
 
 fn conditions(stored: &StoredSelection) -> String {

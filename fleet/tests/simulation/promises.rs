@@ -44,8 +44,6 @@ pub struct Promises {
     acted_ids: BTreeSet<Asked>,
     /// The last trigger of each sender and name that each node acted on.
     last: BTreeMap<(Node, Node, String), TriggerKey>,
-    /// How often the targets of each stored selection were written: again if its sender has died while it sent it.
-    resolved: BTreeMap<Id, usize>,
     settled: BTreeMap<(Node, TriggerKey), Outcome>,
     /// The number with which each was sent last.
     numbers: BTreeMap<Asked, u64>,
@@ -195,8 +193,6 @@ impl Promises {
             Content::Selection(stored) if stored.is_over() => {}
             Content::Selection(stored) => {
                 self.count("selection stored");
-                let times = self.resolved.entry(stored.request.id.clone());
-                *times.or_default() += usize::from(stored.is_resolved);
                 let (name, id) = (stored.request.name.clone(), stored.request.id.clone());
                 let older = self.selections.insert((me.clone(), name), id.clone());
                 if let Some(older) = older.filter(|older| *older != id) {
@@ -326,13 +322,7 @@ impl Promises {
             "{me} acted on {which:?} after {last:?}"
         );
         let is_first = self.acted_ids.insert((me.clone(), which.id.clone()));
-        // Its target remembers the id of the last one.
-        let is_forgotten = last.is_some_and(|last| last.id != which.id);
-        let is_resent = self.resolved.get(&which.id).is_some_and(|times| *times > 1);
-        assert!(
-            is_first || is_resent && is_forgotten,
-            "{me} acted on the id of {which:?} twice"
-        );
+        assert!(is_first, "{me} acted on the id of {which:?} twice");
         if let Some(outcome) = self.settled.get(&(me.clone(), which.clone())) {
             panic!("{me} acted on {which:?}, which was {outcome}");
         }
