@@ -6,11 +6,12 @@ use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use again_base::sys::pidfd::is_readable_by;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Standard output of a program, and how it ended. It reads nothing, and its errors are not read.
 ///
 /// # Errors
-/// It cannot be started, does not close its output in time, or prints more than this many bytes.
+/// It cannot be started, does not end in time, or prints more than this many bytes.
 pub fn output(
     command: &mut Command,
     patience: Duration,
@@ -18,13 +19,14 @@ pub fn output(
 ) -> Result<(Vec<u8>, ExitStatus), String> {
     let until = Instant::now() + patience;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::null()).spawn().map_err(said)?;
+    let child = command.stderr(Stdio::null()).spawn();
+    let mut child = child.map_err(|e| format!("cannot be started: {e}"))?;
     let mut text = Vec::new();
     let mut read = |mut out: ChildStdout| {
         let mut more = [0; 4096];
         while text.len() <= most {
             if !is_readable_by(out.as_fd(), until).map_err(said)? {
-                return Err(format!("no answer within {} s", patience.as_secs()));
+                return Err(late(patience));
             }
             match out.read(&mut more).map_err(said)? {
                 0 => return Ok(()),
@@ -34,11 +36,24 @@ pub fn output(
         Err(format!("it said more than {most} bytes"))
     };
     let whole = child.stdout.take().map_or(Ok(()), &mut read);
+    // It may close its output and go on.
+    let whole = whole.and_then(|()| {
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(process) if !is_readable_by(process.as_fd(), until).map_err(said)? => {
+                Err(late(patience))
+            }
+            _ => Ok(()),
+        }
+    });
     if whole.is_err() {
         let _ = child.kill();
     }
     let ended = child.wait().map_err(said)?;
     whole.map(|()| (text, ended))
+}
+
+fn late(patience: Duration) -> String {
+    format!("no answer within {} s", patience.as_secs())
 }
 
 fn said(e: io::Error) -> String {
@@ -63,5 +78,6 @@ mod tests {
         assert_eq!(sh("echo said; exec sleep 60", 60_000, 4), much);
         let late = Err("no answer within 0 s".to_owned());
         assert_eq!(sh("exec sleep 60", 10, 4), late);
+        assert_eq!(sh("exec >&-; exec sleep 60", 500, 4), late);
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, StatVfs, access, statvfs};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::policy::cap;
 use crate::puppet::live;
 use crate::state::driver::{self, Driver};
 use crate::state::order::{CommandLine, Order, decode};
-use crate::state::record::{Missed, Record, Running, Timer, Waits};
+use crate::state::record::{Missed, Record, Running, Timer};
 use crate::state::standing::{Standing, owner};
 use crate::state::store::{Disabled, Store};
 use crate::sys::tree;
@@ -361,14 +361,21 @@ fn shown_holder(holder: &Holder, now: &Moment) -> status::Holder {
     }
 }
 
-/// What a waiter waits for that cannot write it down, since the disk is read-only.
-fn unwritable(root: &Path) -> Option<Waits> {
-    let why = access(root, Access::WRITE_OK).err();
-    let why = why.filter(|why| *why == Errno::ROFS)?;
-    Some(Waits {
-        what: Obstacle::Other,
-        words: format!("will retry within a minute: {}: {why}", root.display()),
-    })
+/// Time after which a timer that is due and has no reason on record is late.
+const LATE: Span = Span::from_secs(60);
+
+/// Why nothing can be recorded in the state directory now, so that no rerun starts: its disk is read-only or full.
+fn unwritable(root: &Path, is_roots: bool) -> Option<String> {
+    let is_full = |disk: StatVfs| {
+        let free = if is_roots { disk.f_bfree } else { disk.f_bavail };
+        free == 0 || disk.f_files > 0 && disk.f_ffree == 0
+    };
+    let why = match access(root, Access::WRITE_OK) {
+        Err(Errno::ROFS) => Errno::ROFS,
+        _ if statvfs(root).is_ok_and(is_full) => Errno::NOSPC,
+        _ => return None,
+    };
+    Some(format!("no rerun starts while {} cannot be written: {why}", root.display()))
 }
 
 /// What the timers of one target are judged by.
@@ -450,12 +457,20 @@ impl Look<'_> {
             return Some(by(Obstacle::Rerun, rerun));
         }
         waiter?;
-        let waits = timer.waits.clone();
-        let waits = waits.or_else(|| unwritable(self.store.root()))?;
+        let is_roots = self.record.uid == 0;
+        let unwritable = unwritable(self.store.root(), is_roots);
+        // A disk that refuses for another reason is seen by nobody but the waiter, which cannot record it.
+        let is_late = timer.due.is_some_and(|due| due + LATE < self.now.uptime);
+        let (what, words) = match (unwritable, timer.waits.clone()) {
+            (Some(disk), waits) => (waits.map_or(Obstacle::Other, |waits| waits.what), disk),
+            (None, Some(waits)) => (waits.what, waits.words),
+            (None, None) if is_late => (Obstacle::Other, "its waiter has not recorded why it does not start: see its log".to_owned()),
+            (None, None) => return None,
+        };
         Some(Blocked {
-            what: waits.what,
+            what,
             holder: None,
-            words: Some(waits.words),
+            words: Some(words),
         })
     }
 }

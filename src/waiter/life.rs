@@ -33,6 +33,8 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 const GRACE: Span = Span::from_secs(10);
 /// The longest pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
+/// How long words in the record stay if the waiter only waits for the same thing in other words.
+const WORDS_STAY: Span = Span::from_secs(60);
 
 /// A waiter.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub struct Life {
     pause: Span,
     /// The last failure that was logged.
     trouble: String,
+    /// When it last wrote into the record.
+    written: Boottime,
 }
 
 /// Effect that a look at the world calls for.
@@ -108,6 +112,7 @@ impl Life {
             denied: String::new(),
             pause: FIRST_PAUSE,
             trouble: String::new(),
+            written: Boottime::default(),
         }
     }
 
@@ -214,11 +219,27 @@ impl Life {
             Step::Launch => return Ok(Turn::Launch),
             next => self.rest(&next, is_blind)?,
         };
-        if let Some(rest) = &rest {
-            let written = self.write_down(&mut record, rest.why.as_ref());
-            written.unwrap_or_else(|e| self.complain(&format!("{e:#}")));
+        let Some(mut rest) = rest else {
+            return Ok(Turn::Look);
+        };
+        self.keep_words(&record, &mut rest);
+        let written = self.write_down(&mut record, rest.why.as_ref());
+        written.unwrap_or_else(|e| self.complain(&format!("{e:#}")));
+        Ok(Turn::Sleep(rest))
+    }
+
+    /// Leaves the words in the record for a minute if it waits for the same thing in other words: with each run that ends before it in the
+    /// queue of a slot they change, and each write would wake all waiters of the target.
+    fn keep_words(&self, record: &Record, rest: &mut Rest) {
+        let old = self.ledger.timer(record).and_then(|timer| timer.waits.clone());
+        let until = self.written + WORDS_STAY;
+        if let (Some(Why::Waits(new)), Some(old)) = (&rest.why, old)
+            && (new.what, clock::boottime() < until) == (old.what, true)
+            && *new != old
+        {
+            rest.why = Some(Why::Waits(old));
+            rest.until = Some(rest.until.map_or(until, |at| at.min(until)));
         }
-        Ok(rest.map_or(Turn::Look, Turn::Sleep))
     }
 
     /// Records the start of the rerun, unless the record has changed since the look.
@@ -496,12 +517,13 @@ impl Life {
 
     /// Writes into the record, just read, what it lacks of our knowledge, for others to see
     /// and for after a reboot. The wait goes on if that fails.
-    fn write_down(&self, record: &mut Record, why: Option<&Why>) -> Result<()> {
+    fn write_down(&mut self, record: &mut Record, why: Option<&Why>) -> Result<()> {
         let now = moment();
         if self.ledger.enter(record, why, &now) {
             let mut locked = self.world.lock(&self.ledger)?;
             if self.ledger.enter(&mut locked.record, why, &now) {
                 locked.commit()?;
+                self.written = now.uptime;
             }
         }
         Ok(())

@@ -107,8 +107,11 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
         }
     }
     match state.registers.get_mut(place) {
-        // An event that is seen again is refused once.
-        Some(register) if register.revision == 0 => register.stage = Stage::Leaving,
+        // An event that is seen again is refused once. Its batch is not needed any more.
+        Some(register) if register.revision == 0 => {
+            register.stage = Stage::Leaving;
+            register.evidence = Evidence::Register(Vec::new());
+        }
         _ => remove(state, place, out),
     }
 }

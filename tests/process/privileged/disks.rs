@@ -193,6 +193,8 @@ fn waiter_starts_its_rerun_once_the_disk_has_space() {
                 .timer("again")
                 .expect("still on record, for all to see");
             assert_ne!(timer["state"], "dead");
+            let why = timer["blocked_by"]["reason"].as_str().expect("words");
+            assert!(why.contains("No space left on device"), "{why}");
             fs::remove_file(scratch.path("state/filler")).expect("removed");
             scratch.wait_for_runs("site", 2);
             scratch.wait_until_settled();
