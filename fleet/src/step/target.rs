@@ -12,6 +12,7 @@ use super::model::{Action, Answer, Content, EntryId, Found, Place, Register, Sig
 use super::results::{MOST_REFUSALS, News, refusals, tell};
 use super::turns::hand_over;
 use super::{ahead, results};
+use crate::handover::Evidence;
 use crate::policy::judge::{self, Signed, Unfit};
 use crate::policy::replay::TriggerKey;
 use crate::wire::lineage::Lineage;
