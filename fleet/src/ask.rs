@@ -55,14 +55,14 @@ const SAY: &[u8; 4] = b"AGS1";
 pub enum Question {
     /// Fire this.
     Fire {
-        /// What.
+        /// Request to send.
         request: Request,
         /// Whether to tell what becomes of it.
         wait: bool,
     },
     /// Take back what nobody has taken yet.
     TakeBack {
-        /// What.
+        /// Triggers to take back.
         what: Back,
         /// Whether to tell what becomes of it.
         wait: bool,

@@ -90,7 +90,7 @@ pub struct Pending {
 
 /// What is in the way of a timer.
 pub struct Blocked {
-    /// What.
+    /// Kind of the obstacle.
     pub what: Obstacle,
     /// The process, if it is one that can be seen.
     pub holder: Option<Holder>,

@@ -11,7 +11,7 @@ use again_base::model::{
 /// A process that has to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocker {
-    /// Who.
+    /// Process of the other run.
     pub process: Identity,
     /// When that run started.
     pub started: Boottime,

@@ -11,7 +11,7 @@ use again_base::sys::process::split_block;
 /// A process as it was seen, the nearest ancestor first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// Who it is.
+    /// Process by pid and start time.
     pub identity: Identity,
     /// Its short name.
     pub comm: Vec<u8>,

@@ -39,7 +39,7 @@ pub struct Driver {
     pub process: Identity,
     /// The boot it runs under.
     pub boot: String,
-    /// Whose it is.
+    /// User id of its owner.
     pub uid: u32,
     /// The id of the target that it runs.
     pub target: String,

@@ -12,9 +12,9 @@ use again_base::schema::origin::Lineage;
 pub struct Entry {
     /// The record's version.
     pub version: u32,
-    /// When.
+    /// Time of the entry.
     pub at: Moment,
-    /// What.
+    /// Kind of the entry.
     pub what: What,
     /// The target's id.
     pub target: String,

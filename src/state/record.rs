@@ -89,9 +89,9 @@ pub struct Timer {
 /// What a waiter waits for, where others cannot find it out by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// What.
+    /// Kind of the obstacle.
     pub what: Obstacle,
-    /// The same in words.
+    /// Obstacle in words, for people.
     pub words: String,
 }
 
@@ -312,7 +312,7 @@ impl Ended {
 /// The start of a rerun, as the cap counts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// When.
+    /// Time of that.
     pub at: Moment,
     /// In which chain.
     pub chain: String,
@@ -326,7 +326,7 @@ pub struct Start {
 /// The last request that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// When.
+    /// Time of that.
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
@@ -346,13 +346,13 @@ impl Refused {
 /// The last timer that ended without a rerun of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// When.
+    /// Time of that.
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// How: satisfied, stopped with its service, failed, lost.
+    /// Kind of its end: satisfied, stopped with its service, failed, lost.
     pub what: What,
-    /// Why.
+    /// Reason in words.
     pub reason: String,
 }
 
@@ -365,7 +365,7 @@ pub struct Record {
     pub id: String,
     /// What is run again.
     pub kind: Kind,
-    /// Whose it is.
+    /// User id of the owner.
     pub uid: u32,
     /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
     pub stuck_after: Span,

@@ -43,7 +43,7 @@ use again_base::sys::user;
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
-    /// It, once it was opened to be written to.
+    /// Open directory, once something was written.
     held: OnceCell<Directory>,
     /// How long it waits for a lock.
     patience: Duration,

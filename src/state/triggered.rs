@@ -154,7 +154,7 @@ pub struct Present<'a> {
     pub target: &'a str,
     /// What kind of run it is.
     pub kind: Kind,
-    /// Whose.
+    /// User id of the owner.
     pub uid: u32,
 }
 

@@ -71,7 +71,7 @@ pub enum Refusal {
     },
     /// The run's working directory was deleted.
     DirectoryGone {
-        /// Which.
+        /// Path of the directory.
         directory: String,
     },
     /// The converge driver that started the run was killed.

@@ -115,7 +115,7 @@ pub struct Taken {
     pub from: Boottime,
     /// A run that starts from here on does the job of all of them. Later than `from` where several words are kept as one.
     pub ready: Boottime,
-    /// They.
+    /// Origins of the trigger, with the way of each.
     pub lineage: Lineage,
 }
 

@@ -108,7 +108,7 @@ pub fn sync(file: &File) -> io::Result<()> {
 /// What the disk has when [`atomic_write`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnDisk {
-    /// Nothing, perhaps: a power failure may take the new content. No reader sees half of it.
+    /// No guarantee: a power failure may take the new content. No reader sees half of it.
     Nothing,
     /// The new content, under the old name or the new one.
     Content,

@@ -14,7 +14,7 @@ use crate::model::{Boottime, Identity, Span};
 /// The process that took a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who.
+    /// Process that holds the lock.
     pub process: Identity,
     /// Its command line, or the beginning of that.
     pub command: String,

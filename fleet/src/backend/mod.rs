@@ -115,7 +115,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Where.
+    /// Key that has changed.
     pub fn key(&self) -> &str {
         match self {
             Change::Put(value) => &value.key,

@@ -13,7 +13,7 @@ use crate::wire::trigger::Trigger;
 pub struct Taken {
     /// Which value of the question it was.
     pub at: usize,
-    /// It.
+    /// Trigger as its sender signed it.
     pub trigger: Trigger,
     /// What of its lineage has not gone too far.
     pub lineage: Lineage,

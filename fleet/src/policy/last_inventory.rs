@@ -32,7 +32,7 @@ pub struct Reading {
 /// The nodes as they were read last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastInventory {
-    /// When, by the wall clock; nothing if it was never read.
+    /// Time of the last reading by the wall clock; none if there was none.
     pub read: Option<Walltime>,
     /// Name of the store that was read.
     pub store: String,

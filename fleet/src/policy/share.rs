@@ -53,7 +53,7 @@ pub enum Event {
     Started {
         /// The name of its log, which no other run has but one whose start was taken back.
         log: String,
-        /// When.
+        /// Time of the start.
         at: Walltime,
         /// The triggers whose job it does; none if it is a later run of its chain.
         triggers: Vec<Recorded>,

@@ -63,7 +63,7 @@ pub enum Call<R> {
     },
     /// To remove the value of this revision; a conflict where another one stands, or none.
     Remove {
-        /// Where.
+        /// Key to read or write.
         key: Key,
         /// Its revision.
         revision: u64,
@@ -109,7 +109,7 @@ pub enum Call<R> {
     },
     /// To make the first write of a place, under a new lease.
     Enter {
-        /// Where.
+        /// Key to read or write.
         key: Key,
         /// Whether the key is this node's own, so that what stands there goes. A conflict where something stands otherwise.
         is_own: bool,
@@ -118,7 +118,7 @@ pub enum Call<R> {
     },
     /// To make the second write of a place in place of the first; the answer is its revision.
     Sign {
-        /// Where.
+        /// Key to read or write.
         key: Key,
         /// The first write.
         entered: Entered,
@@ -129,9 +129,9 @@ pub enum Call<R> {
     },
     /// To do something with a place in a group, or with a lock.
     Place {
-        /// Which.
+        /// Key of the place.
         key: Key,
-        /// What.
+        /// Change of the place.
         act: Act,
         /// For the answer.
         then: Then<R, ()>,

@@ -55,7 +55,7 @@ pub enum Seen {
     /// That is not known.
     #[default]
     Unknown,
-    /// Nothing.
+    /// No value: nobody holds the lock.
     Nobody,
     /// The first write of somebody who takes it.
     Coming,

@@ -37,7 +37,7 @@ pub struct Reactions {
 pub struct Open {
     /// Where it stands.
     pub key: Key,
-    /// It.
+    /// Batch of events as its node signed it.
     pub bytes: Arc<[u8]>,
     /// When nothing of it counts any more.
     pub until: Walltime,

@@ -64,7 +64,7 @@ pub enum Event {
     OwnKey {
         /// Revision of the write.
         revision: u64,
-        /// What it is.
+        /// Value at the key.
         found: OwnKey,
     },
     /// Everything that stands at this node's own key was seen after [`Event::Reached`]; or the backend does not show it.
@@ -104,16 +104,16 @@ pub enum Event {
     },
     /// Somebody on this machine fires.
     Fire {
-        /// Who.
+        /// Client that is answered.
         client: Client,
-        /// What.
+        /// Request to send.
         request: Request,
     },
     /// Somebody on this machine takes back what they fired.
     TakeBack {
-        /// Who.
+        /// Client that is answered.
         client: Client,
-        /// What.
+        /// Triggers to take back.
         what: Back,
     },
     /// Those who take have judged what was handed over, and recorded what they took.

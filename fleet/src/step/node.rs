@@ -194,7 +194,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
 
 /// What stands at the own key instead of what this node published.
 enum Other {
-    /// Nothing.
+    /// No value.
     Missing,
     /// A value that this node has not signed; why.
     Foreign(String),

@@ -7,7 +7,7 @@ use crate::wire::inventory::Inventory;
 /// What stands at this node's own key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnKey {
-    /// Nothing.
+    /// No value.
     Absent,
     /// The very value that this service put there last.
     Unchanged,

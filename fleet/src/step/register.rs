@@ -17,11 +17,11 @@ pub type Handed = (TriggerKey, Evidence);
 /// A register as it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
-    /// Where.
+    /// Sender and name of the trigger.
     pub place: Place,
     /// Its revision; 0 where it is made of an event that matched a rule. Nothing of such a one is removed.
     pub revision: u64,
-    /// What it is.
+    /// Value, verified.
     pub found: Found,
     /// What the executor verifies, if it is a trigger.
     pub evidence: Evidence,

@@ -16,7 +16,7 @@ pub enum Screen {
     Bar,
     /// A log, or another program.
     Lines,
-    /// Nobody: standard output is for JSON.
+    /// No output: standard output is for JSON.
     Silent,
 }
 

@@ -58,7 +58,7 @@ again_base::shown_words! {
 pub struct Event {
     /// Counts the events of a run, from 1.
     pub n: u64,
-    /// When, milliseconds of the node's wall clock after 1970.
+    /// Time in milliseconds of the node's wall clock after 1970.
     pub at: u64,
     /// The resource, as Puppet refers to it: `Service[httpd]`.
     pub resource: String,
@@ -118,9 +118,9 @@ pub struct Begun {
 pub struct Ended {
     /// Counts on where the events end.
     pub n: u64,
-    /// When, milliseconds of the node's wall clock after 1970.
+    /// Time in milliseconds of the node's wall clock after 1970.
     pub at: u64,
-    /// How.
+    /// Result of the run.
     pub status: Status,
     /// The id of the transaction, as the report has it.
     pub transaction: String,

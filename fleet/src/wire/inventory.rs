@@ -27,7 +27,7 @@ const MOST_TOGETHER: usize = 48 << 10;
 pub struct Inventory {
     /// The node that tells, and signs.
     pub node: Node,
-    /// When, milliseconds of its wall clock after 1970.
+    /// Time in milliseconds of its wall clock after 1970.
     pub at: u64,
     /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1.
     pub serial: u64,
@@ -47,7 +47,7 @@ pub struct Inventory {
     /// How its last run ended: changed, unchanged, failed or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Outcome>,
-    /// When, milliseconds of its wall clock after 1970.
+    /// Time in milliseconds of its wall clock after 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
     /// How many triggers wait there.

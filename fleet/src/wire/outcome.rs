@@ -151,7 +151,7 @@ pub struct TriggerStatus {
     pub outcome: Outcome,
     /// Why, in a sentence for people; may be empty.
     pub why: String,
-    /// When, milliseconds of the target's wall clock after 1970.
+    /// Time in milliseconds of the target's wall clock after 1970.
     pub at: u64,
     /// Of the trigger's origins those that were stopped at the hop limit, there or further on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -52,7 +52,7 @@ impl Holder {
 /// A run, or a trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Which.
+    /// Process that has the slot.
     pub who: Holder,
     /// The number of its process's pidfd's file, by which newer kernels know a process.
     pub file: u64,

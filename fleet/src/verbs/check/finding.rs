@@ -11,7 +11,7 @@ pub struct Finding {
     pub about: &'static str,
     /// How good that is.
     pub grade: Grade,
-    /// How it is.
+    /// State of the thing, in words.
     pub what: String,
     /// What to do, where something is to be done.
     pub todo: Option<String>,
