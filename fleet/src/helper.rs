@@ -37,14 +37,15 @@ pub fn output(
     };
     let whole = child.stdout.take().map_or(Ok(()), &mut read);
     // It may close its output and go on.
-    let whole = whole.and_then(|()| {
-        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(process) if !is_readable_by(process.as_fd(), until).map_err(said)? => {
-                Err(late(patience))
-            }
-            _ => Ok(()),
-        }
-    });
+    let whole =
+        whole.and_then(
+            |()| match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+                Ok(process) if !is_readable_by(process.as_fd(), until).map_err(said)? => {
+                    Err(late(patience))
+                }
+                _ => Ok(()),
+            },
+        );
     if whole.is_err() {
         let _ = child.kill();
     }

@@ -367,7 +367,11 @@ const LATE: Span = Span::from_secs(60);
 /// Why nothing can be recorded in the state directory now, so that no rerun starts: its disk is read-only or full.
 fn unwritable(root: &Path, is_roots: bool) -> Option<String> {
     let is_full = |disk: StatVfs| {
-        let free = if is_roots { disk.f_bfree } else { disk.f_bavail };
+        let free = if is_roots {
+            disk.f_bfree
+        } else {
+            disk.f_bavail
+        };
         free == 0 || disk.f_files > 0 && disk.f_ffree == 0
     };
     let why = match access(root, Access::WRITE_OK) {
@@ -375,7 +379,10 @@ fn unwritable(root: &Path, is_roots: bool) -> Option<String> {
         _ if statvfs(root).is_ok_and(is_full) => Errno::NOSPC,
         _ => return None,
     };
-    Some(format!("no rerun starts while {} cannot be written: {why}", root.display()))
+    Some(format!(
+        "no rerun starts while {} cannot be written: {why}",
+        root.display()
+    ))
 }
 
 /// What the timers of one target are judged by.
@@ -464,7 +471,10 @@ impl Look<'_> {
         let (what, words) = match (unwritable, timer.waits.clone()) {
             (Some(disk), waits) => (waits.map_or(Obstacle::Other, |waits| waits.what), disk),
             (None, Some(waits)) => (waits.what, waits.words),
-            (None, None) if is_late => (Obstacle::Other, "its waiter has not recorded why it does not start: see its log".to_owned()),
+            (None, None) if is_late => (
+                Obstacle::Other,
+                "its waiter has not recorded why it does not start: see its log".to_owned(),
+            ),
             (None, None) => return None,
         };
         Some(Blocked {

@@ -231,7 +231,10 @@ impl Life {
     /// Leaves the words in the record for a minute if it waits for the same thing in other words: with each run that ends before it in the
     /// queue of a slot they change, and each write would wake all waiters of the target.
     fn keep_words(&self, record: &Record, rest: &mut Rest) {
-        let old = self.ledger.timer(record).and_then(|timer| timer.waits.clone());
+        let old = self
+            .ledger
+            .timer(record)
+            .and_then(|timer| timer.waits.clone());
         let until = self.written + WORDS_STAY;
         if let (Some(Why::Waits(new)), Some(old)) = (&rest.why, old)
             && (new.what, clock::boottime() < until) == (old.what, true)

@@ -253,7 +253,9 @@ impl Content for TriggerStatus {
         self.stopped.iter().try_for_each(|one| sentence(&one.way))?;
         self.ran.as_ref().map_or(Ok(()), Ran::check)?;
         if self.waits && self.outcome != Outcome::Held {
-            return Err(Malformed::new("only a trigger that is held waits for its turn"));
+            return Err(Malformed::new(
+                "only a trigger that is held waits for its turn",
+            ));
         }
         sentence(&self.why)
     }

@@ -87,7 +87,11 @@ fn waiter_retries_while_the_disk_is_read_only() {
             let timer = scratch.timer("again").expect("pending");
             assert_ne!(timer["state"], "dead");
             let words = timer["blocked_by"]["reason"].as_str().expect("words");
-            assert!(words.starts_with("no rerun starts while ") && words.ends_with("Read-only file system (os error 30)"), "{words}");
+            assert!(
+                words.starts_with("no rerun starts while ")
+                    && words.ends_with("Read-only file system (os error 30)"),
+                "{words}"
+            );
             assert!(scratch.again_well(&["status"]).contains(words));
             let lines: Vec<String> = said(&journal)
                 .into_iter()

@@ -26,6 +26,57 @@ fn facts_are_compared_as_types_and_not_as_words() {
     }
 }
 
+/// Words that say nothing of what a comment documents.
+const PRONOUNS: [&str; 13] = [
+    "Who", "What", "Which", "Whose", "Where", "When", "How", "That", "Those", "They", "It", "Its",
+    "Their",
+];
+/// Doc comments that may begin with one of them. The number may only fall.
+const MOST_PRONOUNS: usize = 1905;
+
+fn begins_with_a_pronoun(line: &str) -> bool {
+    let line = line.trim_start();
+    let text = line.strip_prefix("/// ").or(line.strip_prefix("//! "));
+    let word = text.and_then(|text| text.split(|c: char| !c.is_ascii_alphabetic()).next());
+    word.is_some_and(|word| PRONOUNS.contains(&word))
+}
+
+#[test]
+fn doc_comments_that_begin_with_a_pronoun_become_fewer() {
+    assert!(begins_with_a_pronoun("    /// What."));
+    assert!(!begins_with_a_pronoun("    /// Whatever it is."));
+    let all = [BASE, HELPER, FLEET].into_iter().flat_map(sources);
+    let count: usize = all
+        .map(|source| {
+            source
+                .text
+                .lines()
+                .filter(|line| begins_with_a_pronoun(line))
+                .count()
+        })
+        .sum();
+    assert!(count <= MOST_PRONOUNS, "{count} of {MOST_PRONOUNS}");
+}
+
+/// Words of an idiom that nobody else knows.
+const OLD_WORDS: [&str; 6] = [
+    "root's side",
+    "turned away",
+    "telling",
+    "parcel",
+    "glance",
+    "at 3 in the morning",
+];
+
+#[test]
+fn words_that_nobody_else_knows_are_gone() {
+    for source in [BASE, HELPER, FLEET].into_iter().flat_map(sources) {
+        let (path, text) = (source.path.display(), source.text.to_lowercase());
+        let found = OLD_WORDS.iter().find(|word| text.contains(**word));
+        assert_eq!(found, None, "{path}: see doc/renames.md");
+    }
+}
+
 #[test]
 fn title_of_a_process_is_written_and_never_read() {
     for source in sources(HELPER) {
