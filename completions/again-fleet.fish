@@ -75,14 +75,14 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l state-
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l json -d 'Print JSON'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l dot -d 'Print a picture for Graphviz'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l svg -d 'Print a picture of its own, as SVG, with the time from left to right'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l follow -d 'Go on telling what changes, until nothing more is to come'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -l follow -d 'Go on printing what changes, until nothing more is to come'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand story" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l node -d 'Of this node only' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l type -d 'Of resources of this type only: Service' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l graphite -d 'Print the metrics of runs that have ended as Graphite reads them, below this name' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l follow -d 'Go on telling what happens, until it is interrupted'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l follow -d 'Go on printing what happens, until it is interrupted'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l failed -d 'Failures only'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -l json -d 'Print JSON, a line for each'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand events" -s h -l help -d 'Print help'

@@ -2,7 +2,7 @@
 
 require 'json'
 require_relative 'events/spool'
-require_relative 'events/telling'
+require_relative 'events/publisher'
 
 module PuppetX; end
 module PuppetX::Again; end
@@ -43,7 +43,7 @@ module PuppetX::Again::Events
       @catalog = catalog
       @report = report
       @helper = wanted[:helper]
-      @telling = Telling.new(wanted)
+      @publisher = Publisher.new(wanted)
       @spool = Spool.new(wanted[:spool], wanted[:socket]) { |lost| begun(lost) }
       @whit = Puppet::Type.type(:whit)
       @number = 0
@@ -71,8 +71,8 @@ module PuppetX::Again::Events
       missed
       @number += 1
       ended = { n: @number, at: now, status: @report.status, transaction: @report.transaction_uuid.to_s }
-      ended.update(@telling.classes(@catalog.classes.map(&:to_s).uniq), metrics: @telling.metrics(@report), dropped: @dropped + @spool.unwritten)
-      @spool.add(@telling.json(ended: ended), last: true)
+      ended.update(@publisher.classes(@catalog.classes.map(&:to_s).uniq), metrics: @publisher.metrics(@report), dropped: @dropped + @spool.unwritten)
+      @spool.add(@publisher.json(ended: ended), last: true)
     rescue StandardError => e
       @spool.warn(e.message)
     ensure
@@ -86,16 +86,16 @@ module PuppetX::Again::Events
     private
 
     def tell(resource, status, event, refresh: false)
-      change = event ? @telling.change(resource, event, refresh) : 'failed'
+      change = event ? @publisher.change(resource, event, refresh) : 'failed'
       @failed[status.resource] = true if change == 'failed'
-      return unless change && @telling.wanted?(resource, status, event, change)
+      return unless change && @publisher.wanted?(resource, status, event, change)
 
       @number += 1
       @first ||= begin
-        @telling.look_for_titles(@catalog)
+        @publisher.look_for_titles(@catalog)
         { at: now, **origins }
       end
-      @dropped += 1 unless @spool.add(@telling.line(@number, resource, status, event, change))
+      @dropped += 1 unless @spool.add(@publisher.line(@number, resource, status, event, change))
     rescue StandardError => e
       @dropped += 1
       @spool.warn(e.message)
@@ -114,7 +114,7 @@ module PuppetX::Again::Events
     def begun(lost)
       first = @first || { at: now, origins: [] }
       environment = (@catalog.environment || Puppet[:environment]).to_s
-      @telling.json(begun: { **first, environment: environment, puppet: Puppet.version, lost: lost })
+      @publisher.json(begun: { **first, environment: environment, puppet: Puppet.version, lost: lost })
     end
 
     # Who asked for this run; or that nobody could say so, which is not the same as nobody.

@@ -428,7 +428,7 @@ describe 'the type again_events' do
   end
 
   it 'fails nothing, whatever goes wrong' do
-    allow_any_instance_of(PuppetX::Again::Events::Telling).to receive(:line).and_raise('what')
+    allow_any_instance_of(PuppetX::Again::Events::Publisher).to receive(:line).and_raise('what')
     expect(apply(resource(:notify, 'a')).status).to eq('changed')
     expect(warnings).to eq(['not all events of this run are told: what'])
     expect(ended).to include('n' => 2, 'dropped' => 1)
@@ -478,7 +478,7 @@ describe 'the type again_events' do
 
     it 'hides a title that is a command in what contains it, too' do
       status = instance_double(Puppet::Resource::Status, containment_path: ["Mydb[echo #{secret}]", "Exec[echo #{secret}]"], tags: [], resource_type: 'Exec', file: nil, line: nil)
-      line = PuppetX::Again::Events::Telling.new({}).line(1, exec("echo #{secret}", path: '/bin'), status, nil, 'failed')
+      line = PuppetX::Again::Events::Publisher.new({}).line(1, exec("echo #{secret}", path: '/bin'), status, nil, 'failed')
       expect(JSON.parse(line)['event']).to include('within' => ['Mydb[hidden]'], 'resource' => 'Exec[hidden]')
     end
 
@@ -516,7 +516,7 @@ describe 'the type again_events' do
     it 'hides no container for a title that is a part of its type only, and all for commands that are no text' do
       inside = lambda do |resource|
         status = instance_double(Puppet::Resource::Status, containment_path: ['Class[Profile]', 'Mydb[x]', 'Exec[y]'], tags: [], resource_type: 'Exec', file: nil, line: nil)
-        JSON.parse(PuppetX::Again::Events::Telling.new({}).line(1, resource, status, nil, 'failed'))['event'].values_at('resource', 'within')
+        JSON.parse(PuppetX::Again::Events::Publisher.new({}).line(1, resource, status, nil, 'failed'))['event'].values_at('resource', 'within')
       end
       expect(inside[exec('ss', command: '/bin/echo ss')]).to eq(['Exec[hidden]', ['Class[Profile]', 'Mydb[x]']])
       mixed = exec('mixed', command: ['/bin/echo', "\xff".b, "\u00e9"])
@@ -532,7 +532,7 @@ describe 'the type again_events' do
     end
 
     it 'tells texts that are no UTF-8' do
-      line = PuppetX::Again::Events::Telling.new({}).json(event: { within: ["a\xff\u00e9".b], n: 1 })
+      line = PuppetX::Again::Events::Publisher.new({}).json(event: { within: ["a\xff\u00e9".b], n: 1 })
       expect(JSON.parse(line)).to eq('event' => { 'within' => ["a\ufffd\u00e9"], 'n' => 1 })
     end
   end

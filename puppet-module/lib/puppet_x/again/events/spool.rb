@@ -168,7 +168,7 @@ class PuppetX::Again::Events::Spool
   # Never waited for: whoever does not hear it looks from time to time. Who was not there at the first event may be at the last.
   def ring(last)
     now = Process.clock_gettime(Process::CLOCK_MONOTONIC, :millisecond)
-    # Whoever has heard it looks again after twice as long (`PACE` of fleet/src/service/telling.rs).
+    # Whoever has heard it looks again after twice as long (`PACE` of fleet/src/service/publisher.rs).
     return if !last && @rung && now - @rung < 10
 
     @rung = now

@@ -8,7 +8,7 @@ module PuppetX::Again; end
 module PuppetX::Again::Events; end
 
 # What is told of an event, and of which. No value is told unless that is asked for, and never one that Puppet would keep to itself.
-class PuppetX::Again::Events::Telling
+class PuppetX::Again::Events::Publisher
   # The longest text of a value or message, in characters, and how many tags, classes and metrics are told; of classes so many bytes, too.
   def self.bounds
     { text: 512, tags: 64, classes: 2000, bytes: 64 << 10, metrics: 200 }
