@@ -1,5 +1,6 @@
-//! Triggers of senders whose clock is ahead of this node's by more than the skew, or that came before this node's clock was set. They
-//! are not handed over. They stay in the backend for a day, in which either clock may be set right.
+//! Triggers of senders whose clock is ahead of this node's by more than the skew, or that came
+//! before this node's clock was set. They are not sent to the executor. They stay in the backend
+//! for up to a day, in which either clock may be corrected.
 
 use again_base::model::{Moment, Span};
 
@@ -8,21 +9,23 @@ use crate::policy::judge;
 use crate::policy::replay::TriggerKey;
 use crate::wire::outcome::Outcome;
 
-/// How long a trigger is held at most, by the clock that nobody sets.
+/// Longest time that a trigger is held, measured by uptime, which nobody sets.
 const LONGEST: Span = Span::from_secs(86_400);
-/// How long it waits to be looked at again, if no clock is set before.
+/// Longest time until a held trigger is judged again.
 const LOOK_AGAIN: Span = Span::from_secs(600);
 
-/// A trigger that came too early.
+/// Judgement of a trigger that came too early.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Early {
-    /// It is held for this time, for this reason. Whether its sender is to be told.
+    /// The trigger is held: time until it is judged again, reason, and whether to publish that to
+    /// its sender.
     Held(Span, String, bool),
-    /// A day has passed.
+    /// The trigger was held for a day; reason.
     Over(String),
 }
 
-/// Whether the trigger at a place came too early. Since when it is there is remembered as long as it is.
+/// Judgement of the trigger at a place, if it came too early. The time when it was first seen is
+/// remembered as long as it is too early.
 pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Early> {
     let Found::Good(signed) = &state.registers.get(place)?.found else {
         return None;
@@ -50,7 +53,8 @@ pub(super) fn early(state: &mut State, place: &Place, now: &Moment) -> Option<Ea
     ))
 }
 
-/// Whether an entry tells that its trigger is held, and no clock was set here since.
+/// Whether an entry already publishes that its trigger is held, and this node has neither rebooted
+/// nor set its clock by more than the skew since then.
 fn is_told(entry: &OutboxEntry, skew: Span, now: &Moment) -> bool {
     let Content::Status { told, .. } = &entry.content else {
         return false;
@@ -61,7 +65,8 @@ fn is_told(entry: &OutboxEntry, skew: Span, now: &Moment) -> bool {
     told.outcome == Outcome::Held && began.boot == now.boot && !is_set
 }
 
-/// Forgets what may have gone while the backend was away and has not come back within a day.
+/// Forgets triggers that were first seen more than a day ago: they may have been removed while the
+/// backend was away.
 pub(super) fn forget(state: &mut State, now: &Moment) {
     state
         .early

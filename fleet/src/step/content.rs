@@ -1,4 +1,4 @@
-//! Entries of the outbox: their names, versions, contents, and the keys they are written to.
+//! Entries of the outbox: their ids, versions, contents, and the keys where they are put.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,23 +16,23 @@ use crate::wire::outcome::{Outcome, TriggerStatus};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
-/// An entry in the outbox. Results have an outbox of their own, so that what others cause takes no room from what this node
-/// fires.
+/// Id of an entry in the outbox. Results have an outbox of their own, so that triggers from other
+/// nodes take no room from those that this node sends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EntryId {
-    /// What this node tells of itself. It comes first, for triggers wait for it.
+    /// Inventory of this node. Sorts first, since triggers wait for it.
     Node,
-    /// The targets of a rolling run, by the id of its triggers.
+    /// Targets of a rolling run, by the id of its triggers.
     Targets(Id),
-    /// The newest trigger of a name for a target.
+    /// Newest trigger of a name for a target.
     To(Node, Name),
-    /// The newest selection of a name, of the node whose change it is.
+    /// Newest stored selection of a name, by the node on whose behalf it is sent.
     Selection(Node, Name),
-    /// What is told of a trigger.
+    /// Status of a trigger.
     Status(TriggerKey),
 }
 
-/// For the outbox: no two entries have the same.
+/// Name of the entry, unique in the outbox.
 impl fmt::Display for EntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -53,44 +53,48 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// An entry on its way to the outbox, and as it stands there. It can be signed anew: what counts is its version.
+/// Version of an entry, as it is written to the outbox and stored there. The content may be signed
+/// again: the version identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draft {
-    /// The entry.
+    /// Id of the entry.
     pub entry: EntryId,
-    /// Which version of it.
+    /// Version number, which grows with each write of the entry.
     pub version: u64,
-    /// What it says.
+    /// Content of this version.
     pub content: Content,
-    /// How long it matters: a trigger as long as its target may take it, a result as long as the sender may ask again.
+    /// Time for which the entry matters: for a trigger, as long as its target may accept it; for a
+    /// result, as long as the sender may ask again.
     pub term: Term,
 }
 
-/// What an entry says.
+/// Content of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// What this node tells of itself.
+    /// Inventory of this node.
     Node(Inventory),
     /// The targets of a rolling run that stops after failures.
     Targets(Targets),
-    /// A trigger, in one register.
+    /// A trigger, stored at one key.
     Trigger(Trigger),
     /// Selection that is resolved later. It stays on this node's disk.
     Selection(StoredSelection),
-    /// What became of a trigger: in the sender's result register, if it fired, and in the story of each origin.
+    /// Status of a trigger. It is put at the sender's result key, unless the trigger was made from
+    /// an event, and in the story of each origin.
     Status {
-        /// The result.
+        /// The status.
         told: TriggerStatus,
-        /// The trigger's.
+        /// Lineage of the trigger.
         lineage: Lineage,
-        /// Whether its turn in a rolling run has come, so that it may be taken. Nobody else is told that.
+        /// Whether the trigger's turn in a rolling run has come, so that it may have been accepted.
+        /// This is stored on disk, and not published.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_turn: bool,
     },
 }
 
 impl Content {
-    /// Where it goes.
+    /// Keys in the backend where the content is put.
     pub fn keys(&self) -> BTreeSet<Key> {
         match self {
             Content::Node(inventory) => BTreeSet::from([Key::Node(inventory.node.clone())]),
@@ -103,11 +107,12 @@ impl Content {
                     origin: origin.id.clone(),
                     trigger: told.id.clone(),
                 };
-                // That a cancel came too late is in no story: the outcome of the run, which has the same keys, counts there.
+                // A cancel that came too late is in no story: the outcome of the run, which has the
+                // same keys, counts there.
                 let is_of_run = told.outcome != Outcome::TooLate;
                 let origins = lineage.0.iter().filter(|_| is_of_run);
                 let mut keys: BTreeSet<Key> = origins.map(story).collect();
-                // Nobody fired what is made of an event.
+                // A trigger that was made from an event has no sender to inform.
                 if !told.name.is_of_a_rule() {
                     keys.insert(told.key());
                 }
@@ -116,7 +121,8 @@ impl Content {
         }
     }
 
-    /// Where it goes if other targets of a rolling run count it: that a run began, or failed. Results decide nothing.
+    /// Story keys of a status that the other targets of a rolling run count: a run has begun, or
+    /// has failed. The result key is not one of them.
     pub(super) fn counted_keys(&self) -> BTreeSet<Key> {
         match self {
             Content::Status { told, .. } if told.outcome.is_counted() => {
@@ -128,7 +134,7 @@ impl Content {
         }
     }
 
-    /// Whether it tells of a trigger that came from this origin.
+    /// Whether the content is the status of a trigger that has this origin.
     pub(super) fn comes_from(&self, origin: &Id) -> bool {
         matches!(self, Content::Status { lineage, .. } if lineage.0.iter().any(|one| one.id == *origin))
     }

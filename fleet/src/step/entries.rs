@@ -1,4 +1,5 @@
-//! Entries to the backend: on disk first, then put until the backend has them. What an entry says is not looked at here.
+//! Entries for the backend: first on disk, then put until the backend has them. This module does
+//! not interpret their contents.
 
 use again_base::model::{Moment, Span};
 
@@ -6,17 +7,18 @@ use super::model::{Action, Draft, EntryId, OutboxEntry, State};
 use super::outbox_share::size;
 use crate::wire::key::Key;
 
-/// The first pause after a put that failed; it doubles.
+/// First pause after a failed put; it doubles each time.
 const RETRY: Span = Span::from_secs(1);
-/// The longest.
+/// Longest pause after a failed put.
 const LONGEST_RETRY: Span = Span::from_secs(60);
-/// The first pause before a trigger or a list of targets that the backend confirmed is put again, in case it forgot; it doubles.
+/// First pause before a trigger or a list of targets that the backend has confirmed is put again,
+/// in case the backend has lost it; it doubles each time.
 const AGAIN: Span = Span::from_secs(60);
-/// The longest.
+/// Longest pause before a confirmed entry is put again.
 const LONGEST_AGAIN: Span = Span::from_secs(600);
-/// How often what this node tells of itself is put in vain before triggers wait for it no longer.
+/// Number of failed puts of this node's inventory after which triggers stop waiting for it.
 const MOST_TRIES: u32 = 4;
-/// How many triggers there may be, and how many results.
+/// Largest number of triggers in the outbox, and also of results.
 pub(super) const MOST: usize = 20_000;
 
 /// Writes entries, each in place of its older version.
@@ -43,7 +45,8 @@ pub(super) fn write(state: &mut State, drafts: Vec<Draft>, now: &Moment, out: &m
     }
 }
 
-/// A version of an entry is on disk, or cannot be. What cannot be kept is sent all the same.
+/// Handles the result of writing a version to disk. An entry that could not be stored is sent all
+/// the same.
 pub(super) fn kept(
     state: &mut State,
     id: &EntryId,
@@ -66,7 +69,8 @@ pub(super) fn kept(
     send(state, id, now, out);
 }
 
-/// Puts what an entry still has to be put, as far as nothing is under way there.
+/// Puts an entry at the keys where it is still missing. A key with a put under way is left until
+/// that put is answered.
 pub(super) fn send(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
     let Some(entry) = state.entries.get(id).filter(|_| state.is_linked) else {
         return;
@@ -95,8 +99,9 @@ pub(super) fn send(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<
     }
 }
 
-/// Whether triggers wait: whoever is told of this node is to find what it tells of itself. What cannot be put holds nothing up,
-/// nor does a put that each time takes the connection along: the tries count over all connections.
+/// Whether triggers wait: whoever hears of this node through them should find its inventory. An
+/// inventory that the backend rejects holds up nothing, nor does one whose every put loses the
+/// connection: the tries are counted over all connections.
 fn waits(state: &State) -> bool {
     let node = state.entries.get(&EntryId::Node);
     node.is_some_and(|node| {
@@ -104,7 +109,7 @@ fn waits(state: &State) -> bool {
     })
 }
 
-/// Puts the triggers that have waited, if they wait no longer.
+/// Puts the triggers that were waiting, if they no longer need to wait.
 pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if waits(state) {
         return;
@@ -119,7 +124,7 @@ pub(super) fn release(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// The backend answered a put.
+/// Handles the backend's answer to a put.
 pub(super) fn answered(
     state: &mut State,
     id: &EntryId,
@@ -129,7 +134,7 @@ pub(super) fn answered(
     now: &Moment,
 ) {
     if state.flying.remove(key) == Some(true) {
-        // Another entry, or a newer version, has waited for its turn here.
+        // Another entry, or a newer version, is waiting to be put at this key.
         state.wake_at(now.uptime);
     }
     let Some(entry) = state
@@ -151,7 +156,7 @@ pub(super) fn answered(
             entry.confirmed = version;
             let is_repeated = entry.trigger().is_some() || matches!(id, EntryId::Targets(_));
             if !is_repeated {
-                // Its time may have been over before.
+                // The entry may have expired before.
                 let end = now.uptime + entry.term.left(now);
                 state.wake_at(end);
                 return;
@@ -172,7 +177,7 @@ fn doubled(first: Span, times: u32, most: Span) -> Span {
         .min(most)
 }
 
-/// Sends everything anew: the backend may have lost what it had.
+/// Sends all entries again: the backend may have lost what it had.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if let Some(node) = state.entries.get_mut(&EntryId::Node) {
         node.confirmed = 0;
@@ -186,7 +191,7 @@ pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Sends an entry again: a result where it is still missing, others wholly.
+/// Sends an entry again: a result only where it is still missing, other entries to all their keys.
 fn again(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
     if let Some(entry) = state.entries.get_mut(id) {
         entry.due = None;
@@ -197,7 +202,7 @@ fn again(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
     send(state, id, now, out);
 }
 
-/// Sends what is due, and finds out what will be.
+/// Sends the entries that are due, and schedules the next tick for the others.
 pub(super) fn send_due(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let ids: Vec<EntryId> = state.entries.keys().cloned().collect();
     for id in ids {
@@ -209,7 +214,7 @@ pub(super) fn send_due(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
         if let Some(entry) = state.entries.get(&id) {
             let end = now.uptime + entry.term.left(now);
             let next = entry.due.map_or(end, |due| due.min(end));
-            // A result may outlive its time, until the backend has it.
+            // A result may stay after its term is over, until the backend has it.
             if next > now.uptime {
                 state.wake_at(next);
             }

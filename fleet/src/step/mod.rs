@@ -1,46 +1,50 @@
-//! PURE: the service of a node, one step at a time: what happened goes in, what is to be done comes out.
+//! PURE: the service of a node, one step at a time: an event goes in, the actions to perform come
+//! out.
 //!
-//! No clock, network or disk is in here. The edge carries the actions out in their order and tells what came of each; it may
-//! die between any two of them and begin again with what its outbox holds. What it loses by that, the other side's outbox
-//! still has:
+//! The steps use no clock, network or disk. The driver performs the actions in their order and
+//! feeds their results back; it may die between any two of them and restart from its outbox.
+//! Whatever it loses by that is still in the outbox of the other side:
 //!
-//! - The **sender** keeps a trigger until its target told something of it, or its time is over, and puts it again whenever
-//!   the backend comes back. Numbers make that harmless.
-//! - What a **node** tells of itself is an entry too, and the backend has it before the triggers that are fired after it.
-//! - The **target** removes a register only when those who take have recorded it, and only the revision that was judged. It
-//!   keeps what it told, and tells it again when the same number comes again.
+//! - The **sender** keeps a trigger until its target has published an outcome other than held, or
+//!   the trigger has expired, and puts it again whenever the backend reconnects. The trigger's
+//!   number makes repeated puts harmless.
+//! - The inventory of a **node** is an entry too, and the backend has it before the triggers that
+//!   are sent after it.
+//! - The **target** removes a trigger from the backend only after the executor has recorded it, and
+//!   only at the revision that was judged. It keeps the status that it published, and publishes it
+//!   again if the same number comes again.
 
 /// Triggers that came too early.
 mod ahead;
 /// Contents of entries, and the keys they are written to.
 mod content;
-/// Entries to the backend: on disk first, then put until the backend has them.
+/// Entries for the backend: first on disk, then put until the backend has them.
 mod entries;
-/// What goes in, what comes out, and what is remembered.
+/// Events, actions and state of the steps.
 pub mod model;
-/// What this node tells of itself.
+/// This node's inventory entry.
 mod node;
-/// How much is told of one sender's triggers.
+/// Limit of the results that are stored for one sender.
 mod outbox_share;
-/// What stands at this node's own key.
+/// Value at this node's own key.
 pub mod own_key;
-/// A trigger's register in the backend.
+/// Values of triggers in the backend.
 mod register;
 /// Requests of clients.
 mod requests;
-/// What became of triggers, as this node tells it.
+/// Statuses of triggers that this node publishes.
 mod results;
 /// Triggers that are part of a rolling run.
 mod rolling;
-/// What clients are told.
+/// Answers to clients.
 mod said;
-/// Selections that are resolved later.
+/// Stored selections.
 mod selections;
-/// The half that fires.
+/// Sender: puts triggers until their targets answer.
 mod sender;
-/// The half that runs.
+/// Target: passes triggers to the executor.
 mod target;
-/// Who is served next.
+/// Order in which senders are served.
 mod turns;
 
 use again_base::model::{Boottime, Moment};
@@ -48,7 +52,7 @@ use again_base::model::{Boottime, Moment};
 use self::model::{Action, EntryId, Event, State};
 use crate::wire::outcome::TriggerStatus;
 
-/// Takes one step.
+/// Performs one step: updates the state, and returns the actions that the driver is to perform.
 #[must_use]
 pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
     let mut actions = Vec::new();
@@ -130,12 +134,12 @@ pub fn step(state: &mut State, event: Event, now: &Moment) -> Vec<Action> {
     actions
 }
 
-/// When [`Event::Tick`] is wanted, if nothing happens before.
+/// Time of the next [`Event::Tick`], if no other event comes before.
 pub fn wakes(state: &State) -> Option<Boottime> {
     state.wakes
 }
 
-/// Does what is due, and finds out when something is due next.
+/// Does what is due, and schedules the next tick.
 fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     if state.wakes.is_none_or(|at| now.uptime < at) {
         return;
@@ -151,7 +155,7 @@ fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     sender::review(state, None, now, out);
 }
 
-/// Hears what became of a trigger. A stored selection may wait for that.
+/// Handles a status that a target published. A stored selection may wait for it.
 fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
     let entry = EntryId::To(told.target.clone(), told.name.clone());
     sender::heard(state, told, now, out);

@@ -1,4 +1,4 @@
-//! What goes in, what comes out, and what is remembered in between.
+//! Events, actions and state of the steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,321 +23,338 @@ use crate::wire::outcome::{Outcome, Ran, TriggerStatus};
 use crate::wire::quota::Quotas;
 use crate::wire::trigger::Trigger;
 
-/// Who asks this node for something.
+/// Client that sends this node a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// The service itself, which gets no answer.
     Service,
-    /// Somebody on this machine, by the number of the connection.
+    /// Process on this machine, by the number of its connection.
     Connection(u64),
 }
 
-/// A trigger that came too early, and since when it is here.
+/// Trigger that came too early, and the uptime at which it was first seen.
 pub(super) type Since = (TriggerKey, Boottime);
 
-/// What happened.
+/// Event that a step handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The backend can be reached, perhaps another one than before: what it confirmed may be gone. All registers for this node
-    /// are seen after this, and all results heard.
+    /// The backend is reached. It may be another one than before, so values that it confirmed may
+    /// be gone. All values for this node are shown again after this, and all results.
     Reached,
     /// The backend cannot be reached. Every put and every removal under way has been answered.
     Lost,
-    /// These registers for this node stand in the backend.
+    /// Values for this node were seen in the backend.
     Seen(Vec<Sight>),
-    /// This register stands there no longer.
+    /// Value for this node that is no longer in the backend.
     Gone(Place),
-    /// A target told this; its signature holds.
+    /// Status that a target published, with a verified signature.
     Heard(TriggerStatus),
-    /// An entry was signed and is on disk, or could not be kept.
+    /// Result of writing an entry to the outbox.
     Kept {
-        /// The entry.
+        /// Id of the entry.
         entry: EntryId,
-        /// Which version of it.
+        /// Version that was written.
         version: u64,
-        /// Whether it is on disk, or why not.
+        /// Whether the version is on disk, or why not.
         kept: Result<(), String>,
     },
-    /// What this node is to tell of itself. Nothing is done if it is what it tells already.
+    /// Inventory that this node is to publish. It is ignored if the published one says the same.
     Inventory(Inventory),
-    /// Something stands at this node's own key, where it publishes what it tells of itself, or nothing any more.
+    /// This node's own key, where it publishes its inventory, has a new value or was removed.
     OwnKey {
         /// Revision of the write.
         revision: u64,
         /// Value at the key.
         found: OwnKey,
     },
-    /// Everything that stands at this node's own key was seen after [`Event::Reached`]; or the backend does not show it.
+    /// Everything at this node's own key was shown after [`Event::Reached`], or the backend does
+    /// not show it.
     OwnKeySeen {
         /// Whether the backend showed it.
         is_shown: bool,
     },
-    /// The watch of this node's own key was lost; it goes on trying.
+    /// The watch of this node's own key was lost; the link keeps trying to restore it.
     OwnKeyLost,
-    /// Half a minute or so has passed: what is old is signed anew.
+    /// Regular beat, about every half minute: an old signature is renewed.
     Beat,
-    /// The backend has shown all nodes, with those that count although it has lost what they had published.
+    /// All nodes that the backend has shown, and those that still count although the backend has
+    /// lost their inventories.
     Nodes(Vec<Inventory>),
-    /// The backend has shown its nodes; others may still return after a loss, for that long.
+    /// The backend has shown its nodes, but after a loss of data others may still return during
+    /// this time.
     NodesIncomplete(Span),
-    /// The backend will not take this version of what this node tells of itself: triggers wait for it no longer.
+    /// Version of this node's inventory that the backend rejects: triggers no longer wait for it.
     NotTaken(u64),
-    /// The backend's answer to a put. An error may mean that it happened all the same.
+    /// The backend's answer to a put. After an error, the value may have been written all the same.
     Put {
-        /// The entry.
+        /// Id of the entry.
         entry: EntryId,
-        /// Which version of it.
+        /// Version that was put.
         version: u64,
-        /// Where to.
+        /// Key where it was put.
         key: Key,
-        /// The answer.
+        /// Answer of the backend.
         answer: Result<(), String>,
     },
-    /// The backend's answer to a removal. It is no error if another revision stood there, or none.
+    /// The backend's answer to a removal. It is not an error if the key had another revision, or no
+    /// value.
     Removed {
-        /// The register.
+        /// Place of the value.
         place: Place,
-        /// The revision that was to go.
+        /// Revision that was to be removed.
         revision: u64,
-        /// The answer.
+        /// Answer of the backend.
         answer: Result<(), String>,
     },
-    /// Somebody on this machine fires.
+    /// A client sends triggers.
     Fire {
         /// Client that is answered.
         client: Client,
         /// Request to send.
         request: Request,
     },
-    /// Somebody on this machine takes back what they fired.
+    /// A client cancels triggers that were sent from here.
     TakeBack {
         /// Client that is answered.
         client: Client,
-        /// Triggers to take back.
+        /// Triggers to cancel.
         what: Back,
     },
-    /// Those who take have judged what was handed over, and recorded what they took.
+    /// Answers of the executor: it has judged these triggers, and recorded those that it accepted.
     Answers(Vec<Answer>),
-    /// What was handed over got no answer: it may have been taken.
+    /// The executor did not answer, for this reason: it may have accepted the triggers all the
+    /// same.
     NotHanded(String),
-    /// Something became of a trigger that was taken.
+    /// New outcome of a trigger that was accepted.
     Ran {
-        /// The trigger.
+        /// Key of the trigger.
         which: TriggerKey,
-        /// Where it came from.
+        /// Lineage of the trigger.
         lineage: Lineage,
-        /// What became of it.
+        /// New outcome.
         outcome: Outcome,
-        /// Why.
+        /// Reason for the outcome.
         why: String,
-        /// The run that did its job.
+        /// Run that did the trigger's job.
         ran: Option<Ran>,
     },
-    /// The turn of a trigger has come that is part of a rolling run.
+    /// The turn of this trigger, which is part of a rolling run, has come.
     Turn(TriggerKey),
-    /// It does not come, for this reason; or not now.
+    /// The trigger of a rolling run does not get its turn, or not now; the answer has the reason.
     NoTurn(Answer),
-    /// It has not come yet; who is before it, in words.
+    /// The trigger's turn has not come yet; in words, which nodes are before it.
     Waits(TriggerKey, String),
-    /// What held triggers back may have changed here.
+    /// A reason for holding triggers may have changed here.
     Changed,
-    /// It is time.
+    /// The time that [`super::wakes`] gave has come.
     Tick,
 }
 
-/// What is to be taken back.
+/// Triggers to cancel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Back {
-    /// All that one request fired.
+    /// All triggers of one request.
     Id(Id),
-    /// All that is on its way to a node.
+    /// All unanswered triggers for a node.
     To(Node),
 }
 
-/// What became of a register that was handed over.
+/// Judgement of a trigger that was sent to the executor, or that waited for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The trigger.
+    /// Key of the trigger.
     pub which: TriggerKey,
-    /// The outcome. `Taken` says that the record is on disk.
+    /// Outcome of the trigger. `Taken` means that its record is on disk.
     pub outcome: Outcome,
-    /// Why.
+    /// Reason for the outcome.
     pub why: String,
-    /// The number above which it would have been taken, if it is superseded.
+    /// Number above which the trigger would have been accepted, if it is superseded.
     pub above: Option<u64>,
 }
 
-/// What is to be done, in this order.
+/// Action that the driver performs. The actions of a step are performed in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Sign these together, write each to the outbox in place of its older version, and sync; answered by `Kept` for each.
+    /// Sign these together, write each to the outbox in place of its older version, and sync;
+    /// answered with `Kept` for each.
     Keep(Vec<Draft>),
-    /// Put this version of an entry, as it was signed; answered by `Put`. It need not stay there after that time.
+    /// Put this version of an entry; answered with `Put`. The backend need not keep it after
+    /// `until`.
     Put {
-        /// The entry.
+        /// Id of the entry.
         entry: EntryId,
-        /// Which version of it.
+        /// Version to put.
         version: u64,
-        /// Where to.
+        /// Key where the entry is put.
         key: Key,
-        /// When it has no more use.
+        /// Time after which the value is not needed.
         until: Walltime,
     },
-    /// Write down these numbers that were given to triggers.
+    /// Store these numbers of triggers on disk.
     KeepNumbers(Numbers),
-    /// Take an entry off the outbox. Before that, with a number, write this down in place of the last one: a service that
-    /// begins has to be told which numbers were given.
+    /// Remove an entry from the outbox. If numbers are given, store them first: a service that
+    /// restarts must know which numbers were used.
     Forget {
-        /// The entry.
+        /// Id of the entry.
         entry: EntryId,
-        /// The numbers that were given to triggers.
+        /// Numbers that were given to triggers.
         number: Option<Numbers>,
     },
-    /// Give these registers to those who take; answered by `Answers` or `NotHanded`.
+    /// Send the triggers at these places, with these revisions, to the executor; answered with
+    /// `Answers` or `NotHanded`.
     HandOver(Vec<(Place, u64)>),
-    /// See when the turn of this trigger comes, which is part of a rolling run of so many at a time; answered by `Turn` or `NoTurn`,
-    /// and before that by any number of `Waits`. Asked for again, it has the place that it had.
+    /// Queue this trigger, part of a rolling run on this many nodes in parallel, for its turn;
+    /// answered with `Turn` or `NoTurn`, and before that with any number of `Waits`. A trigger that
+    /// is queued again keeps its position.
     Queue(TriggerKey, u32),
-    /// Remove a register if this revision still stands there; answered by `Removed`. Wanted of the backend that is reached only:
-    /// to another one the revision means something else.
+    /// Remove a value if it still has this revision; answered with `Removed`. This is for the
+    /// connected backend only: in another one the revision means something else.
     Remove {
-        /// The register.
+        /// Place of the value.
         place: Place,
-        /// Its revision.
+        /// Revision of the value.
         revision: u64,
     },
-    /// See which nodes there are, for stored selections; answered by `Nodes` or `NodesIncomplete`, or not at all if the backend does not
-    /// show them.
+    /// Read the nodes from the backend, for stored selections; answered with `Nodes` or
+    /// `NodesIncomplete`, or not at all if the backend does not show them.
     ReadNodes,
     /// Answer a client.
     Say(Client, Said),
-    /// Whoever waits for this trigger hears what became of it.
+    /// Send the progress of a trigger to the clients that wait for it.
     Progress {
-        /// The request.
+        /// Id of the request.
         id: Id,
-        /// The node.
+        /// Target of the trigger.
         target: Node,
-        /// What became of it there.
+        /// Progress at this target.
         news: News,
     },
-    /// Something for the log that is as it should be.
+    /// Log this at level info.
     Info(String),
-    /// Something for the log.
+    /// Log this as a warning.
     Note(String),
-    /// The same of a register that does not come in, or not from whom it names; to be counted.
+    /// Log this as a warning about a value that is not accepted, or was not written by the node
+    /// that it names, and count it.
     Rejected(String),
 }
 
-/// What became of a trigger, as its sender knows it.
+/// Progress of a trigger, as its sender knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// The target told this.
+    /// Outcome that the target published, and its reason.
     Status(Outcome, String),
-    /// A newer trigger with this id took its place, and stands for it as well unless it had been taken back.
+    /// A newer trigger with this id replaced it, and stands for it as well, unless it had been
+    /// cancelled.
     ReplacedBy(Id),
-    /// The target told nothing in time.
+    /// The target published nothing before the trigger expired.
     NoAnswer,
 }
 
-/// When stored selections are resolved, and what is being sent.
+/// Schedule for resolving stored selections, and progress of those that are being sent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resolving {
-    /// Since when the backend is reached; nothing if it is not.
+    /// Uptime at which the backend was reached; `None` if it is not reached.
     pub(super) reached: Option<Boottime>,
-    /// The nodes are not asked for before that.
+    /// Uptime before which the nodes are not read.
     pub(super) hold: Boottime,
     /// All nodes, while more selections are due than one step resolves.
     pub(super) nodes: Vec<Inventory>,
-    /// Resolved selections, and their triggers, with the versions, that are neither on disk nor in the backend; none while the targets
-    /// are being written.
+    /// Resolved selections, each with those of its triggers, and their versions, that are neither
+    /// on disk nor in the backend. The triggers are empty while the targets are being written.
     pub(super) unkept: BTreeMap<EntryId, BTreeMap<EntryId, u64>>,
-    /// Selections of which it was logged that too many triggers wait.
+    /// Selections for which it was logged that too many triggers wait.
     pub(super) waits: BTreeSet<EntryId>,
     /// Selections that an earlier service has sent to more nodes than their entries on disk name.
     pub(super) recovered: BTreeSet<EntryId>,
 }
 
-/// Failures that were logged, by name and target of the trigger: its number, its id, its outcome, and whether its way was stopped.
+/// Failures that were logged, by target and name of the trigger: its number, its id, its outcome,
+/// and whether an origin was stopped at the hop limit.
 pub type Logged = BTreeMap<EntryId, (u64, Id, Outcome, bool)>;
 
-/// Everything a service remembers; what has to outlive it is in the entries, and in what was logged.
+/// State of a service. The entries and the logged failures are on disk as well, and outlive it.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// What this node was set to. May be changed between two steps.
+    /// Rules from this node's settings. They may change between two steps.
     pub rules: Rules,
     pub(super) is_linked: bool,
-    /// The numbers that were given to triggers.
+    /// Numbers that were given to triggers.
     pub(super) numbers: Numbers,
-    /// What of them is written down: the highest that was given before the clock was set back.
+    /// `numbers.before` as it was last stored: the highest number given before the clock was set
+    /// back.
     pub(super) kept_before: u64,
     pub(super) entries: BTreeMap<EntryId, OutboxEntry>,
-    /// How many of them are results, by who fired.
+    /// Number and bytes of the results among the entries, by sender of the trigger.
     pub(super) told: Quotas<Node>,
-    /// The version of what this node tells of itself that the backend is to have before any trigger.
+    /// Version of this node's inventory that the backend must have before any trigger.
     pub(super) first: u64,
-    /// The last one that the backend will not take.
+    /// Last version of this node's inventory that the backend rejected.
     pub(super) not_taken: u64,
     pub(super) own_key: OwnKeyState,
-    /// Where a put is under way: one at a time, so that an older one does not overtake. Whether another one waits for its end.
+    /// Keys with a put under way, and whether another put waits for its end. There is one put per
+    /// key at a time, so that an older one cannot overtake a newer one.
     pub(super) flying: BTreeMap<Key, bool>,
     pub(super) firings: Vec<Firing>,
     pub(super) resolving: Resolving,
-    /// The last failure that was logged of each name and target.
+    /// Last failure that was logged for each name and target.
     pub logged: Logged,
-    /// When what targets have accepted of this node has expired, by target and name.
+    /// When the triggers of this node that targets have accepted expire, by target and name.
     pub(super) accepted: BTreeMap<(Node, Name), Walltime>,
-    /// How far this node's clock is ahead of another's, in milliseconds, by what was told last.
+    /// Time by which this node's clock is at least ahead of the clock of the target that published
+    /// last, in milliseconds.
     pub(super) ahead: Option<i64>,
     pub(super) registers: BTreeMap<Place, Box<Register>>,
-    /// The triggers that came too early, and since when they are here.
+    /// Triggers that came too early, and the uptime at which each was first seen.
     pub(super) early: BTreeMap<Place, Since>,
-    /// Whose trigger was handed over last.
+    /// Sender of the last trigger that was sent to the executor.
     pub(super) served: Option<Node>,
-    /// The origins of what was told that were stopped at the hop limit, and their ways in words.
+    /// Origins of published statuses that were stopped at the hop limit, and their ways in words.
     pub(super) stopped: BTreeMap<Id, String>,
-    /// What those who take have in hand.
+    /// Triggers that the executor has not answered yet; `None` if it has answered all.
     pub(super) handed: Option<BTreeMap<TriggerKey, Box<Trigger>>>,
     pub(super) wakes: Option<Boottime>,
 }
 
-/// An entry, and how far it has come.
+/// Entry of the outbox, and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct OutboxEntry {
     pub content: Content,
     pub version: u64,
-    /// The highest version that is on disk; 0 for none.
+    /// Highest version that is on disk; 0 for none.
     pub kept: u64,
-    /// Why this version is not.
+    /// Why this version is not on disk.
     pub not_kept: Option<String>,
-    /// The highest version that the backend has confirmed; 0 for none.
+    /// Highest version that the backend has confirmed; 0 for none.
     pub confirmed: u64,
-    /// Where this version has yet to go.
+    /// Keys where this version is still to be put.
     pub left: BTreeSet<Key>,
-    /// Whether it is a result of a trigger that stood in the backend before one with a lower number.
+    /// Whether the entry is a result of a trigger that was in the backend before one with a lower
+    /// number.
     pub is_past: bool,
-    /// How often in a row a put failed, or was done without an answer of the target's.
+    /// Number of consecutive puts that failed, or that the target has not answered.
     pub tries: u32,
-    /// Whether it was numbered once more, above what its target has recorded.
+    /// Whether the trigger was sent again with a number above the one that its target has recorded.
     pub is_renumbered: bool,
     pub due: Option<Boottime>,
-    /// How long it matters.
+    /// Time for which the entry matters.
     pub term: Term,
 }
 
-/// A client that waits for what its request came to.
+/// Client that waits for the result of its request.
 #[derive(Debug, Clone)]
 pub(super) struct Firing {
     pub client: Client,
-    /// The entries that it waits for, and their versions.
+    /// Entries that the client waits for, and their versions.
     pub waits: BTreeMap<EntryId, u64>,
     pub deadline: Boottime,
     pub said: Said,
 }
 
 impl State {
-    /// A service that begins, with the entries in its outbox and the numbers that it wrote down.
+    /// State of a service that starts with the entries in its outbox and the numbers that it
+    /// stored.
     pub fn new(
         rules: Rules,
         kept: Numbers,
@@ -348,7 +365,7 @@ impl State {
         let mut state = State {
             rules,
             is_linked: false,
-            // If it is ahead of the clock, the next number says so.
+            // If the last number is ahead of the clock, the next number reports it.
             numbers: kept,
             kept_before: kept.before,
             entries: BTreeMap::new(),
@@ -394,51 +411,53 @@ impl State {
         state
     }
 
-    /// Continues from a version that this node has published, as [`Inventory::order`] gives it.
+    /// Continues from a version that this node has published, as given by [`Inventory::order`].
     pub fn continue_from(&mut self, order: u64) {
         self.own_key.last = self.own_key.last.max(order);
     }
 
-    /// The highest number that was given before the clock was set back behind it, in milliseconds; while it is ahead of the clock.
+    /// Highest number that was given before the clock was set back, in milliseconds after 1970, as
+    /// long as it is ahead of the clock.
     pub fn set_back(&self, now: Walltime) -> Option<u64> {
         Some(self.numbers.before.max(self.numbers.last))
             .filter(|before| *before > (now + self.rules.skew).millis())
     }
 
-    /// The numbers that were given to triggers.
+    /// Numbers that were given to triggers.
     pub fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
+    /// Time by which this node's clock is at least ahead of the clock of the target that published
+    /// last, in milliseconds.
     pub fn ahead(&self) -> Option<i64> {
         self.ahead
     }
 
-    /// What an entry says.
+    /// Content of an entry.
     pub fn entry(&self, id: &EntryId) -> Option<&Content> {
         self.entries.get(id).map(|entry| &entry.content)
     }
 
-    /// Why the newest version of an entry is not on disk, if that was tried in vain.
+    /// Error of the last attempt to store the newest version of an entry on disk.
     pub fn not_kept(&self, id: &EntryId) -> Option<&str> {
         self.entries.get(id)?.not_kept.as_deref()
     }
 
-    /// What the outbox should hold.
+    /// Entries that the outbox should hold.
     pub fn entries(&self) -> impl Iterator<Item = (&EntryId, &Content)> {
         self.entries.iter().map(|(id, entry)| (id, &entry.content))
     }
 
-    /// How many results the backend does not have yet.
+    /// Number of results that the backend does not have yet.
     pub fn untold(&self) -> u64 {
         let results = self.entries.values().filter(|entry| entry.is_told());
         results.filter(|entry| !entry.left.is_empty()).count() as u64
     }
 
-    /// Wants a tick then, or earlier.
+    /// Schedules a tick at this uptime, unless an earlier one is scheduled.
     pub(super) fn wake_at(&mut self, at: Boottime) {
-        // What this node tells of itself has no end.
+        // This node's inventory never expires.
         if at.nanos() == u64::MAX {
             return;
         }
@@ -463,7 +482,7 @@ impl OutboxEntry {
         }
     }
 
-    /// The trigger that it is.
+    /// Trigger, if the entry is one.
     pub fn trigger(&self) -> Option<&Trigger> {
         match &self.content {
             Content::Trigger(trigger) => Some(trigger),
@@ -471,7 +490,7 @@ impl OutboxEntry {
         }
     }
 
-    /// The result that it is, and the way of its trigger.
+    /// Status and lineage of a trigger, if the entry is a result.
     pub fn told(&self) -> Option<(&TriggerStatus, &Lineage)> {
         match &self.content {
             Content::Status { told, lineage, .. } => Some((told, lineage)),
@@ -479,7 +498,7 @@ impl OutboxEntry {
         }
     }
 
-    /// Whether it is a result.
+    /// Whether the entry is a result.
     pub fn is_told(&self) -> bool {
         self.told().is_some()
     }

@@ -1,5 +1,5 @@
-//! What this node tells of itself: one entry, replaced in place, that is never let go; and the key where it stands, which is this
-//! node's alone.
+//! Inventory of this node: one entry that is replaced in place and never removed; and this node's
+//! own key, where the inventory is published.
 
 use again_base::model::{Moment, Span, Walltime};
 
@@ -12,13 +12,13 @@ use crate::wire::inventory::Inventory;
 
 /// Shortest time between two restorations of the own key.
 const PAUSE: Span = Span::from_secs(60);
-/// Longest time that this node waits to see what stands at its own key.
+/// Longest time that this node waits for the backend to show its own key.
 const LOOK: Span = Span::from_secs(10);
-/// Largest number of facts that are named of another user of this node's certificate.
+/// Largest number of facts that are named when another user of this node's certificate is reported.
 const MOST_NAMED: usize = 3;
 
-/// Tells this, if it is not what is told already. The triggers of a run that told something to select by wait for it; those of
-/// others do not.
+/// Publishes this inventory, unless the published one says the same. Triggers wait for it only if
+/// it changes how the node is selected.
 pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut Vec<Action>) {
     let older = state.entries.get(&EntryId::Node);
     let known = published(state);
@@ -33,7 +33,8 @@ pub(super) fn tell(state: &mut State, news: Inventory, now: &Moment, out: &mut V
     publish(state, news, version, now, out);
 }
 
-/// Keeps a new version with the next serial, and sends it. Another user of the certificate whose newer version it replaces is named.
+/// Writes a new version with the next serial, and sends it. If that replaces a newer version from
+/// another user of this node's certificate, it logs that.
 fn publish(state: &mut State, news: Inventory, version: u64, now: &Moment, out: &mut Vec<Action>) {
     if let Some(newest) = state.own_key.newest.take()
         && let Some(known) = published(state)
@@ -65,9 +66,10 @@ fn published(state: &State) -> Option<&Inventory> {
 }
 
 impl State {
-    /// Whether this node is to publish that it is connected, before a run has published what the node is. An entry that it has signed and
-    /// has lost since stays as it is: it may be an old one. So does what the backend does not show. Only a candidate for locks publishes
-    /// then, since the others need its tokens.
+    /// Whether this node is to publish that it is connected, before a run has published its facts.
+    /// If the key has an entry that this node has signed and lost since, which may be an old one,
+    /// or if the backend does not show the key, only a candidate for locks publishes, since the
+    /// other candidates need its tokens.
     pub fn is_unpublished(&self, is_candidate: bool) -> bool {
         let own = &self.own_key;
         let is_nothing = matches!(own.found, Some(OwnKey::Absent | OwnKey::Foreign(_)));
@@ -76,7 +78,7 @@ impl State {
     }
 }
 
-/// The backend is reached, perhaps another one than before.
+/// Handles that the backend is reached, perhaps another one than before.
 pub(super) fn reached(state: &mut State, now: &Moment) {
     let own = &mut state.own_key;
     let seen_by = *own.seen_by.get_or_insert(now.uptime + LOOK);
@@ -84,7 +86,7 @@ pub(super) fn reached(state: &mut State, now: &Moment) {
     state.wake_at(seen_by);
 }
 
-/// Something was written at the own key. What was written before that may be told later.
+/// Handles a value at the own key. Values that were written before it may be shown after it.
 pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
     let own = &mut state.own_key;
     if let OwnKey::Signed(other) = &found
@@ -98,12 +100,14 @@ pub(super) fn found(state: &mut State, revision: u64, found: OwnKey) {
     }
 }
 
-/// The watch of the own key was lost. Where what stands there is shown again, revisions may be lower.
+/// Handles the loss of the watch of the own key. When the watch is restored, revisions may be
+/// lower.
 pub(super) fn lost(state: &mut State) {
     state.own_key.revision = 0;
 }
 
-/// All that stands at the own key was seen, or cannot be: from now on this node puts there what it has.
+/// Handles that the backend has shown everything at the own key, or cannot show it: from now on
+/// this node puts its inventory there.
 pub(super) fn seen(state: &mut State, is_shown: bool, now: &Moment, out: &mut Vec<Action>) {
     let own = &mut state.own_key;
     own.seen_by = None;
@@ -113,7 +117,7 @@ pub(super) fn seen(state: &mut State, is_shown: bool, now: &Moment, out: &mut Ve
     begin(state, now, out);
 }
 
-/// Puts the facts if they have waited for what stands at the own key.
+/// Puts the inventory if it has waited until the own key was seen.
 fn begin(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let has_begun = std::mem::replace(&mut state.own_key.is_seen, true);
     guard(state, now, out);
@@ -123,7 +127,8 @@ fn begin(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Publishes the same again, newly signed, if that is due: others see from it that this node is connected.
+/// Publishes the same inventory with a new signature, if that is due: other nodes see from it that
+/// this node is connected.
 pub(super) fn sign_anew(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let entry = state.entries.get(&EntryId::Node);
     let (Some(entry), Some(known)) = (entry, published(state)) else {
@@ -136,7 +141,8 @@ pub(super) fn sign_anew(state: &mut State, now: &Moment, out: &mut Vec<Action>) 
     }
 }
 
-/// Does what is due at the own key. A look that never succeeds holds up neither facts nor triggers.
+/// Does what is due at the own key. If the key is never shown, neither facts nor triggers wait for
+/// it longer than [`LOOK`].
 pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let seen_by = state.own_key.seen_by.filter(|_| state.is_linked);
     match seen_by {
@@ -147,7 +153,7 @@ pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     guard(state, now, out);
 }
 
-/// Puts what this node published at its own key again, if something else stands there: at most once a minute.
+/// Restores this node's inventory at its own key if another value is there: at most once a minute.
 pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let (own, entry) = (&state.own_key, state.entries.get(&EntryId::Node));
     let (Some(entry), Some(known)) = (entry, published(state)) else {
@@ -170,7 +176,7 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let (known, version, is_put) = (known.clone(), entry.version, entry.left.is_empty());
     let is_newer = matches!(other, Other::Newer(_));
     if !is_put && !is_newer {
-        // It is about to be replaced.
+        // The value is about to be replaced.
         return;
     }
     if now.uptime < own.next {
@@ -192,11 +198,11 @@ pub(super) fn guard(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     entries::send(state, &EntryId::Node, now, out);
 }
 
-/// What stands at the own key instead of what this node published.
+/// Value at the own key that differs from what this node published.
 enum Other {
     /// No value.
     Missing,
-    /// A value that this node has not signed; why.
+    /// A value that this node has not signed; why it does not count.
     Foreign(String),
     /// A version that this node published before.
     Older(Box<Inventory>),
@@ -218,7 +224,7 @@ impl Other {
         }
     }
 
-    /// For the log.
+    /// Sentence for the log.
     fn sentence(&self, known: &Inventory) -> String {
         let at = |other: &Inventory| term::shown(Walltime::from_millis(other.at));
         let what = match self {
@@ -243,7 +249,8 @@ impl Other {
     }
 }
 
-/// Facts that another user of the certificate publishes, and this node does not.
+/// Facts that another user of the certificate publishes with other values than this node, for the
+/// log.
 fn differences(known: &Inventory, other: &Inventory) -> String {
     let is_new = |(name, value): &(&String, &String)| known.facts.get(*name) != Some(*value);
     let facts = other.facts.iter().filter(is_new).take(MOST_NAMED);

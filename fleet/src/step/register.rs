@@ -1,4 +1,4 @@
-//! A trigger's register in the backend, and how far this node has come with it.
+//! Value of a trigger in the backend, and its progress on this node.
 
 use again_base::model::{Boottime, Moment, Span};
 
@@ -8,37 +8,39 @@ use crate::policy::replay::TriggerKey;
 use crate::wire::name::{Name, Node};
 use crate::wire::trigger::Trigger;
 
-/// Where a register for this node stands: below its own name in the backend, whose and which.
+/// Place of a value for this node, below the target's name in the backend: sender and name of the
+/// trigger.
 pub type Place = (Node, Name);
 
-/// What is handed over: a trigger, and its evidence.
+/// Trigger that is sent to the executor, and its evidence.
 pub type Handed = (TriggerKey, Evidence);
 
-/// A register as it was seen.
+/// Observation of a value in the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
     /// Sender and name of the trigger.
     pub place: Place,
-    /// Its revision; 0 where it is made of an event that matched a rule. Nothing of such a one is removed.
+    /// Revision of the value; 0 if it is made from an event that matched a rule. Nothing is removed
+    /// from the backend for such a value.
     pub revision: u64,
-    /// Value, verified.
+    /// Verified value.
     pub found: Found,
-    /// What the executor verifies, if it is a trigger.
+    /// Evidence that the executor verifies, if the value is a trigger.
     pub evidence: Evidence,
 }
 
-/// What a register turned out to be.
+/// Verified value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// A trigger whose signature holds.
+    /// A trigger with a valid signature.
     Good(Signed),
-    /// Something that nobody may have put there.
+    /// A value that nobody may have put there; why.
     Bad(String),
-    /// It cannot be told now: this node lacks what it needs.
+    /// A value that cannot be judged now, since this node lacks what it needs; why.
     Unclear(String),
 }
 
-/// A register for this node.
+/// Value for this node, and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct Register {
     pub revision: u64,
@@ -47,25 +49,25 @@ pub(super) struct Register {
     pub stage: Stage,
 }
 
-/// How far a register has come.
+/// Progress of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// To be handed over.
+    /// To be sent to the executor.
     New,
-    /// Its turn in a rolling run has not come.
+    /// Waiting for its turn in a rolling run.
     Waits,
-    /// Those who take have it.
+    /// Sent to the executor, which has not answered.
     Handed,
-    /// To be looked at again then.
+    /// Held, and to be judged again at this uptime.
     Held(Boottime),
-    /// Its removal is under way.
+    /// Being removed from the backend.
     Leaving,
-    /// To be removed then.
+    /// To be removed from the backend at this uptime.
     Settled(Boottime),
 }
 
 impl Register {
-    /// The trigger that it is.
+    /// Trigger, if the value is one.
     pub fn trigger(&self) -> Option<&Trigger> {
         match &self.found {
             Found::Good(signed) => Some(&signed.trigger),
@@ -73,13 +75,14 @@ impl Register {
         }
     }
 
-    /// Whether it is this trigger.
+    /// Whether the value is this trigger.
     pub fn is(&self, which: &TriggerKey) -> bool {
         let trigger = self.trigger();
         trigger.is_some_and(|trigger| TriggerKey::from(trigger) == *which)
     }
 
-    /// How long it may still be taken by this node's clock; nothing where its time is over, or it is no trigger.
+    /// Time for which this node may still accept the trigger, according to its clock; `None` if the
+    /// trigger has expired, or the value is not a trigger.
     pub fn left(&self, skew: Span, now: &Moment) -> Option<Span> {
         let until = self.trigger()?.expires() + skew;
         Some(until.since(now.wall)).filter(|_| now.wall < until)

@@ -1,4 +1,4 @@
-//! Requests of clients: a trigger is sent, a selection is stored, and both are cancelled.
+//! Requests of clients: to send triggers, to store selections, and to cancel both.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{selections, sender};
 use crate::policy::fire::{self, Request};
 use crate::wire::trigger::{Ask, Trigger};
 
-/// Somebody fires.
+/// Sends the triggers of a request, and stores its selection.
 pub(super) fn fire(
     state: &mut State,
     client: Client,
@@ -38,7 +38,8 @@ pub(super) fn fire(
     selections::look(state, now, out);
 }
 
-/// Somebody takes back what they fired, as far as no target has told that it has it.
+/// Cancels triggers whose targets have published nothing but that they hold them, and stored
+/// selections.
 pub(super) fn take_back(
     state: &mut State,
     client: Client,
