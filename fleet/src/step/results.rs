@@ -1,4 +1,4 @@
-//! What became of triggers, as this node tells it: to the sender, and in the story of each origin.
+//! Statuses of triggers that this node publishes: to the sender, and in the story of each origin.
 
 use std::ops::Bound;
 
@@ -14,19 +14,23 @@ use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome, Ran, Stopped, TriggerStatus};
 use crate::wire::trigger::{MOST_TTL, Trigger};
 
-/// How many unknown senders are told at a time that they are refused; they must not fill the outbox.
+/// Largest number of refusals that are published at a time, so that unknown senders cannot fill the
+/// outbox.
 pub(super) const MOST_REFUSALS: usize = 100;
-/// How many origins that were stopped are remembered.
+/// Largest number of stopped origins that are remembered.
 const MOST_STOPPED: usize = 1000;
-/// How long a run that was taken may be away until nobody is told any more how it ended.
+/// Time since the last status of an accepted trigger after which its run counts as lost, and its
+/// end is no longer waited for.
 const LONGEST_RUN: Span = Span::from_secs(86_400);
-/// How often that is looked at.
+/// Time between two checks for lost runs.
 const LOOK_AT_RUNS: Span = Span::from_secs(3600);
-/// How long another reason for the same outcome waits to be told: one that names the clock changes all the time.
+/// Shortest time until another reason for the same outcome is published: a reason that names the
+/// clock changes all the time.
 const SAY_AGAIN: Span = Span::from_secs(600);
 
-/// Origins were stopped at the hop limit, here or further on. Those who sent them here are told, and tell those before them: at
-/// once where a run has ended already, else when it does.
+/// Handles origins that were stopped at the hop limit, here or at a later hop. The nodes that sent
+/// them here are informed, and inform those before them: immediately if the run has ended,
+/// otherwise when it ends.
 pub(super) fn stopped(
     state: &mut State,
     stopped: impl IntoIterator<Item = Stopped>,
@@ -52,7 +56,7 @@ pub(super) fn stopped(
     }
 }
 
-/// Tells what became of a trigger once more, with the ways that were stopped since.
+/// Publishes the final status of a trigger once more, with the ways that were stopped since.
 fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
     let id = EntryId::Status(which.clone());
     let Some(entry) = state.entries.get(&id) else {
@@ -86,7 +90,7 @@ fn tell_anew(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<
     only_newest(state, which, outcome, false);
 }
 
-/// The ways of these origins that were stopped.
+/// Ways that were stopped, of these origins.
 fn ways(state: &State, lineage: &Lineage) -> Vec<Stopped> {
     let stopped = lineage.0.iter().filter_map(|origin| {
         let way = state.stopped.get(&origin.id)?.clone();
@@ -96,10 +100,10 @@ fn ways(state: &State, lineage: &Lineage) -> Vec<Stopped> {
     stopped.collect()
 }
 
-/// How far along an outcome is: what is later is told, what is earlier is not told any more.
+/// Progress of an outcome: one with a lower rank is not published after one with a higher rank.
 fn rank(outcome: Outcome) -> u8 {
     match outcome {
-        // That a lower number comes again says nothing of what became of it the first time.
+        // A lower number that comes again says nothing about the outcome of its first time.
         Outcome::Held | Outcome::Refused | Outcome::Superseded => 0,
         Outcome::Taken => 1,
         Outcome::Started => 2,
@@ -107,26 +111,26 @@ fn rank(outcome: Outcome) -> u8 {
     }
 }
 
-/// What there is to tell of a trigger.
+/// New status of a trigger.
 pub(super) struct News<'a> {
     pub lineage: &'a Lineage,
     pub outcome: Outcome,
     pub why: &'a str,
     pub ran: Option<Ran>,
-    /// The number above which it would have been taken, if it is superseded.
+    /// Number above which the trigger would have been accepted, if it is superseded.
     pub above: Option<u64>,
-    /// How long the sender may ask again by putting the same number.
+    /// Time until which the sender may ask again by putting the same number.
     pub until: Walltime,
-    /// Whether it asks again.
+    /// Whether the sender asks again, so that a status that is not new is put again.
     pub again: bool,
-    /// Whether it waits for its turn in a rolling run.
+    /// Whether the trigger waits for its turn in a rolling run.
     pub waits: bool,
-    /// Whether that has come.
+    /// Whether its turn has come.
     pub has_turn: bool,
 }
 
 impl News<'_> {
-    /// Of a trigger that nobody asks about again.
+    /// Status of a trigger whose sender does not ask again.
     pub fn new<'a>(
         lineage: &'a Lineage,
         outcome: Outcome,
@@ -147,7 +151,7 @@ impl News<'_> {
     }
 }
 
-/// Tells what became of a trigger, if that is new or asked for again.
+/// Publishes the status of a trigger, if it is new or the sender asks again.
 pub(super) fn tell(
     state: &mut State,
     which: &TriggerKey,
@@ -214,9 +218,10 @@ pub(super) fn tell(
     only_newest(state, which, news.outcome, version == 1);
 }
 
-/// Leaves the result register to one trigger of a sender and name: to the one that stands in the backend, else to the highest number of
-/// those that did not stand there before it. What another one came to is told in the story only. A number may be lower than an earlier one
-/// if the sender's clock was set back.
+/// Leaves the result key to one trigger of a sender and name: to the one that is in the backend,
+/// otherwise to the highest number among those that were not there before it. The outcomes of the
+/// others are published in their stories only. A number may be lower than an earlier one if the
+/// sender's clock was set back.
 fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: bool) {
     let id = |number, bits| {
         EntryId::Status(TriggerKey {
@@ -230,8 +235,8 @@ fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: 
     let place = (which.sender.clone(), which.name.clone());
     let stands = state.registers.get(&place);
     let stands = stands.is_some_and(|register| register.is(which));
-    // A copy that somebody has put back is superseded, or has a result already. It changes nothing for the trigger that it replaced, and
-    // what is put again after it counts again.
+    // A copy that somebody has put back is superseded, or has a result already. It changes nothing
+    // for the trigger that it replaced, and a trigger that is put after the copy counts again.
     let stands = stands && outcome != Outcome::Superseded;
     if stands {
         if let Some(entry) = state.entries.get_mut(&this) {
@@ -245,7 +250,8 @@ fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: 
     }
     let entries = state.entries.range(first..=last).rev();
     let mut newest = entries.filter(|(_, entry)| !entry.is_past);
-    // This one, or the one that was the newest until now. A copy of a higher number may have stood there between; who asks now is answered.
+    // This trigger, or the one that was the newest so far. A copy with a higher number may have
+    // been there in between; the sender that asks now gets an answer.
     let older = if newest.next().is_some_and(|(id, _)| *id == this) {
         newest.next().map(|(id, _)| id.clone())
     } else {
@@ -256,7 +262,9 @@ fn only_newest(state: &mut State, which: &TriggerKey, outcome: Outcome, is_new: 
     }
 }
 
-/// Tells what became of a trigger in the story only, unless its sender, whose clock may have been set back, has to hear of a number.
+/// Removes the result key from the keys where a status is to be put, so that it goes to the stories
+/// only, unless the status has a number that the sender needs because its clock may have been set
+/// back.
 fn leave_result(entry: &mut OutboxEntry) {
     if let Content::Status { told, .. } = &entry.content
         && told.above.is_none()
@@ -265,7 +273,8 @@ fn leave_result(entry: &mut OutboxEntry) {
     }
 }
 
-/// Lets go of what was told, once the backend has it and nobody can ask again. What still runs is told when it ends.
+/// Removes results that the backend has and that nobody can ask for again. The result of a running
+/// run stays until the run has ended.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let goes_on = |entry: &OutboxEntry| {
         matches!(&entry.content, Content::Status { told, .. }
@@ -280,8 +289,9 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Whether there is room for another result, among all and among those of its sender. If not, what the backend has is forgotten early:
-/// who asks again is answered by those who take.
+/// Whether there is room for another result, among all and among those of its sender. If not,
+/// results that the backend has are removed early: the executor answers when their senders ask
+/// again.
 fn has_room(
     state: &mut State,
     which: &TriggerKey,
@@ -302,14 +312,15 @@ fn has_room(
     state.told.values() < entries::MOST && has_room(state)
 }
 
-/// How long the sender of a trigger may ask again what became of it. It is not believed that this is longer than a trigger may last.
+/// Time until which the sender of a trigger may ask again for its status, limited by the longest
+/// time that a trigger may last.
 pub(super) fn until(state: &State, trigger: &Trigger, now: &Moment) -> Walltime {
     let skew = state.rules.skew;
     let longest = now.wall + skew + skew + Span::from_nanos(MOST_TTL * 1_000_000);
     (trigger.expires() + skew).min(longest)
 }
 
-/// How many unknown senders are being told that they were refused.
+/// Number of refusals among the results in the outbox, up to [`MOST_REFUSALS`].
 pub(super) fn refusals(state: &State) -> usize {
     let is_refusal = |entry: &&OutboxEntry| matches!(&entry.content, Content::Status { told, .. } if told.outcome == Outcome::Refused);
     state

@@ -1,7 +1,9 @@
-//! Triggers that are part of a rolling run: each waits at its target for its turn among all targets.
+//! Triggers that are part of a rolling run: each waits at its target for its turn among all
+//! targets.
 //!
-//! Before it is handed over it is written down, in the place of what was told, that its turn has come: a service that begins again
-//! hands it over at once, for it may have been taken. Whether others have failed counts before that, and not after it.
+//! Before such a trigger is sent to the executor, its status on disk says that its turn has come. A
+//! service that restarts sends it to the executor immediately, since it may have been accepted.
+//! Failures of other targets count before that, and not after it.
 
 use again_base::model::Moment;
 
@@ -13,7 +15,7 @@ use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 
 impl State {
-    /// The trigger, if it waits for its turn.
+    /// Trigger, if it waits for its turn.
     pub fn waiting(&self, which: &TriggerKey) -> Option<&Trigger> {
         let register = self.register(which)?;
         let waits = register.stage == Stage::Waits && register.is(which);
@@ -25,8 +27,10 @@ impl State {
         self.registers.get(&place).map(|one| &**one)
     }
 
-    /// Whether a trigger needs its place in a rolling run no longer: the backend has all that became of it, so that whoever comes next
-    /// sees that, or it does not run now. What has neither a register nor a result counts only where all registers `are_seen`.
+    /// Whether a trigger no longer needs its slot in a rolling run: the backend has its final
+    /// status, so that the next target sees it, or the trigger does not run now. If there is
+    /// neither a value nor a result for it, it is over only if all values in the backend
+    /// `are_seen`.
     pub fn is_over(&self, which: &TriggerKey, are_seen: bool) -> bool {
         if self
             .handed
@@ -52,14 +56,14 @@ impl State {
             Some(register) if register.is(which) => {
                 !has_turn && !matches!(register.stage, Stage::New | Stage::Waits | Stage::Handed)
             }
-            // A newer one stands there.
+            // The value is a newer trigger.
             Some(_) if !has_turn => true,
             _ => are_seen,
         }
     }
 }
 
-/// Its turn has come: it is handed over.
+/// Sends a trigger whose turn has come to the executor.
 pub(super) fn turn(state: &mut State, which: &TriggerKey, now: &Moment, out: &mut Vec<Action>) {
     let Some(trigger) = state.waiting(which).cloned() else {
         return;
@@ -79,14 +83,15 @@ pub(super) fn turn(state: &mut State, which: &TriggerKey, now: &Moment, out: &mu
     turns::hand_over(state, out);
 }
 
-/// It does not begin, or not now.
+/// Settles a trigger that does not get its turn, or not now.
 pub(super) fn no_turn(state: &mut State, answer: Answer, now: &Moment, out: &mut Vec<Action>) {
     if let Some(trigger) = state.waiting(&answer.which).cloned() {
         target::settle(state, answer, &trigger, now, out);
     }
 }
 
-/// Its sender is told that it waits; but not with each change, and not in place of what those who take have said.
+/// Publishes to the sender that a trigger waits for its turn; but not at each change, and not in
+/// place of a status from the executor.
 pub(super) fn waits(
     state: &mut State,
     which: &TriggerKey,

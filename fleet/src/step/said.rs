@@ -6,44 +6,44 @@ use serde::{Deserialize, Serialize};
 use crate::policy::lineage::TooFar;
 use crate::wire::name::{Id, Name, Node};
 
-/// What a client is told of its request.
+/// Answer to a client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Said {
-    /// The backend has it for these nodes.
+    /// Targets whose triggers the backend has.
     pub delivered: Vec<Node>,
-    /// It is on this machine's disk for these, and sent until that time.
+    /// Targets whose triggers are on this machine's disk, and are sent until `until`.
     pub kept: Vec<Node>,
-    /// When a target that heard nothing may not take it any more.
+    /// Time after which a target that has not heard of a trigger may no longer accept it.
     pub until: Walltime,
-    /// It could neither be sent nor kept for these, or may not be fired.
+    /// Targets whose triggers could be neither sent nor stored, or may not be sent; and why.
     pub failed: Vec<(Node, String)>,
-    /// Origins that went too far, and were left out.
+    /// Origins that were left out because they went too far.
     pub left_out: Vec<TooFar>,
-    /// What became of the selection; nothing if there is none that is stored.
+    /// State of the request's stored selection, if it has one.
     pub selection: Option<SelectionState>,
 }
 
-/// What became of the selection of a request.
+/// State of the selection of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SelectionState {
-    /// It is on this machine's disk, and resolved when the backend shows all nodes.
+    /// On this machine's disk, to be resolved when the backend shows all nodes.
     Stored,
-    /// It is not; why.
+    /// Not on disk; why.
     NotStored(String),
-    /// It was removed, or will not be resolved for a node.
+    /// Removed, or not to be resolved for a node.
     Cancelled,
 }
 
-/// Stored selection, for whoever asks.
+/// Stored selection, as it is shown in the state of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredShown {
-    /// The id of its triggers.
+    /// Id of its triggers.
     pub id: Id,
-    /// Their name.
+    /// Name of its triggers.
     pub name: Name,
-    /// Its conditions, in words.
+    /// Conditions of the selection, in words.
     pub selects: String,
-    /// When it ends, milliseconds of the wall clock after 1970.
+    /// Time when the selection expires, in milliseconds after 1970.
     pub until: u64,
 }

@@ -16,13 +16,16 @@ use crate::wire::inventory::Inventory;
 use crate::wire::name::{Id, Node};
 use crate::wire::outcome;
 
-/// How long after the nodes were asked for in vain they are asked for again.
+/// Time until the nodes are read again, if the backend has not shown them or triggers could not be
+/// sent.
 const AGAIN: Span = Span::from_secs(60);
-/// How many selections are resolved in one step, for all else waits meanwhile.
+/// Largest number of selections that are resolved in one step, since everything else waits
+/// meanwhile.
 const TOGETHER: usize = 20;
-/// For how many targets more selections are resolved in a step; one may have more.
+/// Number of targets after which a step resolves no more selections; a single selection may have
+/// more.
 const TARGETS: usize = 1_000;
-/// How many of them are shown to whoever asks how the service is.
+/// Largest number of stored selections that are shown in the state of the service.
 const MOST_SHOWN: usize = 5;
 
 impl OutboxEntry {
@@ -33,7 +36,7 @@ impl OutboxEntry {
         }
     }
 
-    /// A newer version of a selection.
+    /// Newer version of a selection.
     fn newer_version(&self, id: &EntryId, stored: StoredSelection) -> Draft {
         Draft {
             entry: id.clone(),
@@ -52,12 +55,12 @@ impl State {
         all.filter(|(_, _, stored)| !stored.is_over())
     }
 
-    /// How many selections are stored.
+    /// Number of stored selections.
     pub fn stored_selections(&self) -> u64 {
         self.selections().count() as u64
     }
 
-    /// The oldest stored selections, for whoever asks how the service is.
+    /// Oldest stored selections, for the state of the service.
     pub fn shown_selections(&self) -> Vec<StoredShown> {
         let mut all: Vec<_> = self.selections().collect();
         all.sort_by_key(|(_, entry, _)| entry.version);
@@ -70,7 +73,7 @@ impl State {
         all.iter().take(MOST_SHOWN).map(shown).collect()
     }
 
-    /// Whether a stored selection is to be resolved as soon as the nodes are known.
+    /// Whether a stored selection can be resolved as soon as the nodes are known.
     pub fn needs_nodes(&self, now: &Moment) -> bool {
         self.next_due().is_some_and(|due| due <= now.uptime)
     }
@@ -87,7 +90,8 @@ impl State {
         all.filter(|(id, ..)| !self.resolving.unkept.contains_key(*id))
     }
 
-    /// Excludes nodes that have triggers of a selection: an earlier service died while it sent them.
+    /// Excludes the nodes that have triggers of a selection from it: an earlier service died while
+    /// it sent them.
     pub(super) fn recover_selections(&mut self) {
         let mut sent = BTreeMap::<Id, BTreeSet<Node>>::new();
         for trigger in self.entries.values().filter_map(OutboxEntry::trigger) {
@@ -106,7 +110,8 @@ impl State {
     }
 }
 
-/// Writes to which nodes an earlier service has sent selections, before their triggers leave the outbox: the next service would not know.
+/// Writes to which nodes an earlier service has sent selections, before their triggers leave the
+/// outbox: the next service would not know.
 pub(super) fn write_recovered(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let recovered = std::mem::take(&mut state.resolving.recovered);
     let draft = |id: &EntryId| {
@@ -122,11 +127,12 @@ fn conditions(stored: &StoredSelection) -> String {
     criteria.map_or_else(String::new, |one| outcome::words(&one.to_string()))
 }
 
-/// Stores the selection of an open request, in place of an older one of the same name. Any newer selection of the name ends the older one.
-/// The entry and its version; nothing if the request is not open.
+/// Stores the selection of an open request in place of an older one of the same name; any newer
+/// request of that name ends the older selection. Returns the entry and its version, or `None` if
+/// the request is not open.
 ///
 /// # Errors
-/// Why there is no room for it.
+/// There is no room for the selection; why.
 pub(super) fn store(
     state: &mut State,
     request: Request,
@@ -186,7 +192,8 @@ fn has_room(state: &State, id: &EntryId, new: &StoredSelection) -> Result<(), St
     Ok(())
 }
 
-/// Removes one. That it is over is on disk before: a crash may bring back what was removed.
+/// Removes a selection. It is first written to disk that the selection is over, since a crash may
+/// restore a removed entry.
 fn remove(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) {
     let over = state.entries.get(id).and_then(|entry| {
         let mut stored = entry.selection()?.clone();
@@ -198,8 +205,8 @@ fn remove(state: &mut State, id: &EntryId, now: &Moment, out: &mut Vec<Action>) 
     forget(state, id, out);
 }
 
-/// Removes the entry of a selection. No number is written with it, as its version is none of a trigger: a full disk would refuse that, and
-/// keep the entry.
+/// Removes the entry of a selection. No numbers are written with it, since its version is not the
+/// number of a trigger, and a full disk would refuse the write and keep the entry.
 fn forget(state: &mut State, id: &EntryId, out: &mut Vec<Action>) {
     state.resolving.unkept.remove(id);
     state.resolving.waits.remove(id);
@@ -211,21 +218,22 @@ fn forget(state: &mut State, id: &EntryId, out: &mut Vec<Action>) {
     }
 }
 
-/// The backend is reached: stored selections are resolved when other nodes had time to connect too.
+/// Handles that the backend is reached: stored selections are resolved when other nodes have had
+/// time to connect too.
 pub(super) fn reached(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     lost(state);
     state.resolving.reached = Some(now.uptime);
     look(state, now, out);
 }
 
-/// The backend is not reached any more.
+/// Handles that the backend is no longer reached.
 pub(super) fn lost(state: &mut State) {
     state.resolving.reached = None;
     state.resolving.hold = Boottime::default();
     state.resolving.nodes.clear();
 }
 
-/// Asks for the nodes if a selection is due, and finds out when the next one is.
+/// Reads the nodes if a selection is due, and schedules a tick for the next one.
 pub(super) fn look(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let Some(due) = state.next_due() else {
         return;
@@ -240,14 +248,14 @@ pub(super) fn look(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     state.wake_at(due.max(state.resolving.hold));
 }
 
-/// The backend has shown the nodes, but they still return after a loss, for that long.
+/// Handles that the backend has shown its nodes, but others may still return during this time.
 pub(super) fn incomplete(state: &mut State, wait: Span, now: &Moment) {
     state.resolving.nodes.clear();
     state.resolving.hold = now.uptime + wait;
     state.wake_at(state.resolving.hold);
 }
 
-/// The backend has shown all nodes: the selections that are due are resolved.
+/// Resolves the selections that are due, with all nodes from the backend.
 pub(super) fn resolve(
     state: &mut State,
     nodes: Vec<Inventory>,
@@ -260,8 +268,8 @@ pub(super) fn resolve(
     }
 }
 
-/// Resolves the oldest selections, and after them those that could not be sent before. Their targets are written before any trigger: see
-/// [`kept`].
+/// Resolves the selections that are due: those not resolved before come first, the oldest first of
+/// each kind. Their targets are written before any trigger: see [`kept`].
 fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let is_open = |entry: &OutboxEntry| !entry.term.is_over(now);
     let open = state.unsent().filter(|(_, entry, _)| is_open(entry));
@@ -314,8 +322,9 @@ fn resolve_some(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// A version of an entry is on disk, or cannot be. Triggers are sent when the targets of their selection are on disk; those of a rolling
-/// run not before, for all targets have to count the same others.
+/// Handles the result of writing a version of an entry to disk. Triggers of a selection are sent
+/// when its targets are on disk. If the disk refuses, they are sent all the same, but not those of
+/// a rolling run, whose targets must all count the same others.
 pub(super) fn kept(
     state: &mut State,
     id: &EntryId,
@@ -351,7 +360,7 @@ pub(super) fn kept(
     settle(state, id, now, out);
 }
 
-/// Tries a selection again later, and reads the nodes anew for all that are due then.
+/// Tries a selection again later, and reads the nodes again for all selections that are due then.
 fn again(state: &mut State, id: &EntryId, now: &Moment) {
     state.resolving.unkept.remove(id);
     state.resolving.nodes.clear();
@@ -359,7 +368,8 @@ fn again(state: &mut State, id: &EntryId, now: &Moment) {
     state.wake_at(state.resolving.hold);
 }
 
-/// Removes selections of which no trigger is left that is neither on disk nor in the backend. This entry has changed.
+/// Removes selections whose triggers are all on disk or in the backend, after this entry has
+/// changed.
 pub(super) fn settle(state: &mut State, changed: &EntryId, now: &Moment, out: &mut Vec<Action>) {
     let entry = state.entries.get(changed);
     let reached = entry.map_or(u64::MAX, |entry| entry.kept.max(entry.confirmed));
@@ -378,7 +388,7 @@ pub(super) fn settle(state: &mut State, changed: &EntryId, now: &Moment, out: &m
     }
 }
 
-/// Sends triggers to those targets of a selection that have none.
+/// Sends the triggers of a selection to the targets that have none.
 fn send(
     state: &mut State,
     id: &EntryId,
@@ -430,7 +440,7 @@ fn words(stored: &StoredSelection) -> String {
     format!("the stored selection '{name}' (id {id})")
 }
 
-/// Ends those whose time is over, and removes those that were over before this service began.
+/// Removes selections that have expired, and those that were over before this service started.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let mut over = Vec::new();
     for (id, entry) in &state.entries {
@@ -452,7 +462,7 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Somebody takes back what they fired: its selection is removed, or not resolved for a node.
+/// Removes the selections that are cancelled, or excludes a node from them.
 pub(super) fn take_back(
     state: &mut State,
     what: &Back,

@@ -1,7 +1,8 @@
-//! The half that fires.
+//! Sender: puts triggers until their targets answer.
 //!
-//! A trigger is an entry until its target told something final for the sender, or its time is over. A second one of the same
-//! name, fired before that, takes over what the first one stood for.
+//! A trigger is an entry until its target has published an outcome other than held, or the trigger
+//! has expired. A second trigger of the same name that is sent before that also stands for the
+//! first one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,20 +20,24 @@ use crate::wire::name::{Name, Node};
 use crate::wire::outcome::{self, Stopped, TriggerStatus};
 use crate::wire::trigger::{Ask, Trigger};
 
-/// How long a client may have to wait for the backend before it is told what is true then.
+/// Longest time that a client waits for the backend before it is answered with the state so far.
 const ANSWER: Span = Span::from_secs(4);
-/// Maximum number of failures that are remembered as logged; beyond it the one with the lowest number goes.
+/// Largest number of logged failures that are remembered; beyond it, the one with the lowest number
+/// is forgotten.
 const MOST_LOGGED: usize = 2_000;
 
-/// What is special about a request that was stored before it is sent.
+/// Additions to a request that was stored before it is sent.
 pub(super) struct Later<'a> {
-    /// Its number when it was stored. A trigger of the same name that was sent since is newer.
+    /// Number of the request when it was stored. A trigger of the same name that was sent since is
+    /// newer.
     pub stored: u64,
-    /// Targets to which it is not sent: they have its triggers already, or it was cancelled for them.
+    /// Targets to which the request is not sent: they have its triggers already, or it was
+    /// cancelled for them.
     pub excluded: &'a BTreeSet<Node>,
 }
 
-/// Sends a request to its targets, and adds to what is said of it; the entries, and their versions.
+/// Sends a request to its targets, and adds the results to its answer. Returns the entries with
+/// their versions.
 pub(super) fn send(
     state: &mut State,
     request: &Request,
@@ -89,8 +94,9 @@ pub(super) fn send(
     waits
 }
 
-/// The entry of this very request for a target, and its version: the request came from the socket and from disk, or again from disk. A
-/// cancelled one stays cancelled. None if the trigger is neither on disk nor in the backend yet.
+/// Entry of this same request for a target, and its version: the request came from the socket and
+/// from disk, or again from disk. A cancelled trigger stays cancelled. `None` if there is no such
+/// entry, or its trigger is neither on disk nor in the backend yet.
 fn sent_before(
     state: &State,
     request: &Request,
@@ -107,13 +113,14 @@ fn sent_before(
     Some((id, entry.version))
 }
 
-/// Whether so many triggers can wait in addition. A request for more than can ever wait is not held up.
+/// Whether this number of triggers can wait in addition. A request with more triggers than can ever
+/// wait is not held up.
 pub(super) fn has_room(state: &State, count: usize) -> bool {
     let waiting = state.entries.len() - state.told.values();
     waiting + count <= entries::MOST || count > entries::MOST
 }
 
-/// The entry with the targets of a rolling run. It matters as long as one of them may begin.
+/// Entry with the targets of a rolling run. It matters as long as one of them may begin.
 fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Result<Draft, String> {
     let list = fire::targets(triggers).map_err(|e| e.to_string())?;
     let until = triggers.iter().map(Trigger::expires).max();
@@ -130,7 +137,7 @@ fn listed(state: &State, triggers: &[Trigger], number: u64, now: &Moment) -> Res
 
 pub(super) fn next_number(state: &mut State, now: &Moment, out: &mut Vec<Action>) -> u64 {
     let (number, last) = state.numbers.next(now.wall, state.rules.skew);
-    // An entry that has the highest number may be replaced.
+    // The entry that has the highest number may be replaced.
     if state.kept_before != state.numbers.before {
         state.kept_before = state.numbers.before;
         out.push(Action::KeepNumbers(state.numbers));
@@ -149,8 +156,8 @@ fn entry_id(trigger: &Trigger) -> EntryId {
     EntryId::To(trigger.target.clone(), trigger.name.clone())
 }
 
-/// The trigger for one target, merged with what is still on its way there. If that is newer than a request that was stored, it stands
-/// for the request as well.
+/// Trigger for one target, merged with the trigger of the same name that waits for it. If that one
+/// is newer than the stored request, it also stands for the request.
 fn fired(
     state: &State,
     request: &Request,
@@ -194,13 +201,13 @@ fn fired(
     }
 }
 
-/// How long a target may take a trigger from now on, if its clock is right.
+/// Time for which a target may still accept a trigger, if its clock is right.
 pub(super) fn still(state: &State, entry: &OutboxEntry, now: &Moment) -> Span {
     let left = entry.term.left(now).nanos();
     Span::from_nanos(left.saturating_sub(state.rules.skew.nanos()))
 }
 
-/// Writes entries with these triggers; their versions.
+/// Writes entries with these triggers. Returns them with their versions.
 pub(super) fn post(
     state: &mut State,
     triggers: Vec<Trigger>,
@@ -219,7 +226,8 @@ pub(super) fn post(
             if older.id != trigger.id {
                 out.push(progress(older, News::ReplacedBy(trigger.id.clone())));
             }
-            // Versions grow where numbers do not. What is ahead of the clock its target has not recorded, or it tells so.
+            // Versions grow even if numbers do not. The target has not recorded a number that is
+            // ahead of the clock; otherwise it publishes that.
             version = version.max(entry.version + 1);
             if older.number <= limit.millis() {
                 trigger.number = trigger.number.max(older.number + 1);
@@ -242,7 +250,7 @@ pub(super) fn post(
     waits
 }
 
-/// Remembers who wants to know what comes of these entries.
+/// Remembers the client that waits for the results of these entries.
 pub(super) fn answer(
     state: &mut State,
     client: Client,
@@ -259,7 +267,7 @@ pub(super) fn answer(
         deadline,
         said,
     });
-    // Nothing to wait for is known at once.
+    // A client that waits for nothing is answered immediately.
     review(state, None, now, out);
 }
 
@@ -271,14 +279,15 @@ fn progress(trigger: &Trigger, news: News) -> Action {
     }
 }
 
-/// A target told something. What it told of an older number than the entry's is news, but not the end of it.
+/// Handles a status that a target published. A status for a number lower than the entry's is
+/// reported as progress, but does not end the entry.
 pub(super) fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &mut Vec<Action>) {
     if told.sender != state.rules.me {
         return;
     }
     let id = EntryId::To(told.target.clone(), told.name.clone());
     if let Some(trigger) = state.entries.get(&id).and_then(|entry| entry.trigger()) {
-        // What a target holds it may hold because the clocks differ.
+        // A target may hold a trigger because the clocks differ.
         if told.id == trigger.id {
             state.ahead = Some(ahead(trigger.at, told.at, now.wall.millis()));
         }
@@ -288,20 +297,21 @@ pub(super) fn heard(state: &mut State, told: TriggerStatus, now: &Moment, out: &
         }
         let is_it = told.number == trigger.number
             || told.number > trigger.number && trigger.ask == Ask::Run;
-        // What was numbered before the clock was set back says nothing of what came after.
+        // A number from before the clock was set back says nothing about the triggers after it.
         let newest = trigger.number.max(state.numbers.before);
         if !told.outcome.releases() {
-            // The target looks at it again.
+            // The target judges the trigger again.
         } else if is_it && told.id == trigger.id {
             if number_again(state, &id, told.above, now, out) {
-                // What comes of it the target has yet to say.
+                // The target has not published the outcome of the new number yet.
                 results::stopped(state, told.stopped, now, out);
                 review(state, Some(&id), now, out);
                 return;
             }
             forget(state, &id, out);
         } else if told.number > newest {
-            // Of a newer one, which stood for this one as well, and was lost here after it was sent.
+            // Status of a newer trigger, which also stood for this one, and was lost here after it
+            // was sent.
             out.push(progress(trigger, News::ReplacedBy(told.id.clone())));
             forget(state, &id, out);
         }
@@ -333,8 +343,9 @@ fn accepted(
 }
 
 impl State {
-    /// Which targets will soon hold triggers of this node, because many wait for an answer or were accepted and have not expired; in
-    /// words. Since this service began: what was accepted before, the targets know.
+    /// Warnings about targets that will soon hold triggers of this node, because many wait for an
+    /// answer, or were accepted and have not expired. Only triggers that were accepted since this
+    /// service started count: the targets know of the others.
     pub fn crowded(&self, now: Walltime) -> Vec<String> {
         let mut names: BTreeMap<&Node, BTreeSet<&Name>> = BTreeMap::new();
         let mut waiting: BTreeMap<(&Node, &Node), usize> = BTreeMap::new();
@@ -365,8 +376,9 @@ impl State {
     }
 }
 
-/// Sends a trigger once more that is superseded, above the number that its target has recorded, if that was given here: the clock was set
-/// back, or names had to make room there. The target acts once on the trigger's id. Whether it is sent.
+/// Sends a superseded trigger once more, with a number above the one that its target has recorded,
+/// if this node gave that number: the clock was set back, or the target had to make room for names.
+/// The target acts only once on the trigger's id. Returns whether the trigger is sent.
 fn number_again(
     state: &mut State,
     id: &EntryId,
@@ -401,15 +413,16 @@ fn number_again(
     true
 }
 
-/// How far this clock is ahead of a target's at least, in milliseconds: the target told something between our firing and now.
+/// Milliseconds by which this clock is at least ahead of a target's: the target published between
+/// the sending of the trigger and now.
 fn ahead(fired: u64, told: u64, now: u64) -> i64 {
     told.clamp(fired.min(now), now)
         .wrapping_sub(told)
         .cast_signed()
 }
 
-/// Says once, for the log, that a trigger did not start a run, or not a good one, or went too far: nobody may be waiting to be
-/// told.
+/// Logs once that a trigger started no run, or that its run was not successful, or that an origin
+/// went too far: no client may be waiting for that.
 fn log(state: &mut State, id: &EntryId, told: &TriggerStatus, out: &mut Vec<Action>) {
     let is_stopped = !told.stopped.is_empty();
     let is_bad = is_stopped || told.outcome.is_bad();
@@ -447,7 +460,8 @@ pub(super) fn forget(state: &mut State, id: &EntryId, out: &mut Vec<Action>) {
     }
 }
 
-/// Lets go of the triggers, and of the lists of targets, whose time is over. Whether triggers expired only the target could say.
+/// Removes triggers and lists of targets that have expired. Only the target could say whether a
+/// trigger expired without a run.
 pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let is_over = |id: &EntryId| {
         matches!(id, EntryId::To(..) | EntryId::Targets(_)) && state.entries[id].term.is_over(now)
@@ -470,7 +484,7 @@ pub(super) fn end(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Where a firing stands for one of its targets.
+/// State of a request for one of its targets.
 enum Stands {
     Open,
     Delivered,
@@ -498,8 +512,8 @@ fn stands(state: &State, id: &EntryId, firing: &Firing, now: &Moment) -> Stands 
     }
 }
 
-/// Tells clients what their requests have come to, once that is known for all targets, or the backend does not answer.
-/// With an entry given, only those that wait for it.
+/// Answers clients whose requests are settled for all targets, or for which the backend does not
+/// answer in time. With an entry given, only the clients that wait for it are checked.
 pub(super) fn review(
     state: &mut State,
     only: Option<&EntryId>,
@@ -541,7 +555,8 @@ fn review_one(
         (Stands::Kept, EntryId::To(target, _)) => said.kept.push(target.clone()),
         (Stands::Failed(why), EntryId::To(target, _)) => {
             said.failed.push((target.clone(), why));
-            // It may still stand for an older one, about which more was promised.
+            // The entry may still stand for an older trigger, whose client was answered that it is
+            // stored or sent.
             if state
                 .entries
                 .get(id)
@@ -554,7 +569,7 @@ fn review_one(
             said.selection = Some(SelectionState::NotStored(why));
             forget(state, id, out);
         }
-        // It may have been resolved meanwhile.
+        // The selection may have been resolved meanwhile.
         (Stands::Delivered | Stands::Kept, _) => said.selection = Some(SelectionState::Stored),
     }
     firing.waits.remove(id);

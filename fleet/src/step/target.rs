@@ -1,7 +1,8 @@
-//! The half that runs.
+//! Target: passes triggers to the executor.
 //!
-//! A register is handed to those who take, who record it; then it is told, and removed at the revision that was judged. What
-//! cannot be taken yet stays in the backend and is judged again.
+//! The executor judges a trigger and records it if it accepts it. Then its status is published, and
+//! its value is removed from the backend at the revision that was judged. A trigger that cannot be
+//! accepted yet stays in the backend and is judged again.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +20,13 @@ use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::trigger::{Ask, Trigger};
 
-/// How long what is held waits to be judged again, if nothing changes before.
+/// Time until a held trigger is judged again, if nothing changes before.
 const LOOK_AGAIN: Span = Span::from_secs(60);
-/// How long until those who take are asked again, or the backend, after either failed.
+/// Time until the executor or the backend is asked again after a failure.
 const RETRY: Span = Span::from_secs(2);
 
-/// Registers stand in the backend. Those that come together are handed over together. A backend that began anew comes to the same
-/// revisions.
+/// Handles values that were seen in the backend. Values that come together are sent to the executor
+/// together. A new backend may reuse revisions, so the value is compared as well.
 pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mut Vec<Action>) {
     for sight in sights {
         let known = state.registers.get(&sight.place);
@@ -49,13 +50,13 @@ pub(super) fn seen(state: &mut State, sights: Vec<Sight>, now: &Moment, out: &mu
     hand_over(state, out);
 }
 
-/// A register is gone.
+/// Handles that a value is gone from the backend.
 pub(super) fn gone(state: &mut State, place: &Place) {
     state.registers.remove(place);
     state.early.remove(place);
 }
 
-/// Sorts out what those who take need not see.
+/// Judges a value, and sorts out those that the executor need not see.
 fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
     let Some(register) = state.registers.get(place) else {
         return;
@@ -93,7 +94,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
             out.push(Action::Rejected(format!(
                 "'{name}' of {sender} is refused: {why}"
             )));
-            // Who has fired is told.
+            // The sender is informed.
             if let Found::Good(Signed { trigger, .. }) = register.found.clone()
                 && !name.is_of_a_rule()
                 && refusals(state) < MOST_REFUSALS
@@ -108,7 +109,7 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
         }
     }
     match state.registers.get_mut(place) {
-        // An event that is seen again is refused once. Its batch is not needed any more.
+        // An event that is seen again is refused only once. Its batch is no longer needed.
         Some(register) if register.revision == 0 => {
             register.stage = Stage::Leaving;
             register.evidence = Evidence::Register(Vec::new());
@@ -117,7 +118,8 @@ fn look(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
     }
 }
 
-/// Holds a trigger that came too early, and removes it after a day. Whether it did.
+/// Holds a trigger that came too early, and removes it after a day. Returns whether the trigger
+/// came too early.
 fn hold_back(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) -> bool {
     let Some(early) = ahead::early(state, place, now) else {
         return false;
@@ -145,7 +147,8 @@ fn hold_back(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Actio
     true
 }
 
-/// What is part of a rolling run waits for its turn, unless that came before, or its time is over: whoever takes it says what is so.
+/// Queues a trigger of a rolling run for its turn, unless its turn has come before or it has
+/// expired: the executor answers for those.
 fn queue(state: &mut State, place: &Place, now: &Moment, out: &mut Vec<Action>) {
     let skew = state.rules.skew;
     let Some(register) = state.registers.get_mut(place) else {
@@ -191,10 +194,10 @@ fn hold(state: &mut State, place: &Place, pause: Span, now: &Moment) {
     }
 }
 
-/// Has a register removed, unless the backend is lost: the next one may hold something else at this revision, and what it holds is
-/// judged anew.
+/// Removes a value from the backend. While the backend is lost, nothing is removed: the next one
+/// may have another value at this revision, and its values are judged anew.
 fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
-    // An event is there for all nodes.
+    // An event is in the backend for all nodes, and stays there.
     let known = state.registers.get(place);
     if known.is_some_and(|register| register.revision == 0) {
         state.registers.remove(place);
@@ -211,7 +214,7 @@ fn remove(state: &mut State, place: &Place, out: &mut Vec<Action>) {
     }
 }
 
-/// Those who take have answered. What they did not speak of is handed over again.
+/// Handles answers of the executor. Triggers that it did not answer are sent again.
 pub(super) fn answered(
     state: &mut State,
     answers: Vec<Answer>,
@@ -228,7 +231,7 @@ pub(super) fn answered(
     hand_over(state, out);
 }
 
-/// What was judged is told, and removed or held.
+/// Publishes the outcome of a trigger, and removes or holds the trigger.
 pub(super) fn settle(
     state: &mut State,
     answer: Answer,
@@ -238,7 +241,7 @@ pub(super) fn settle(
 ) {
     let place = (trigger.sender.clone(), trigger.name.clone());
     let releases = answer.outcome.releases();
-    // A newer one may stand there by now.
+    // The value may be a newer trigger by now.
     let stands = state
         .registers
         .get(&place)
@@ -257,7 +260,8 @@ pub(super) fn settle(
     }
 }
 
-/// Those who take gave no answer. What they recorded they know by its number.
+/// Handles that the executor did not answer. It knows the triggers that it recorded by their
+/// numbers.
 pub(super) fn not_handed(state: &mut State, why: &str, now: &Moment, out: &mut Vec<Action>) {
     let handed = state.handed.take().unwrap_or_default();
     out.push(Action::Note(format!(
@@ -280,13 +284,13 @@ fn retry(state: &mut State, handed: BTreeMap<TriggerKey, Box<Trigger>>, now: &Mo
     }
 }
 
-/// The backend can be reached, perhaps another one, whose revisions mean something else.
+/// Handles that the backend is reached. It may be another one, whose revisions mean something else.
 pub(super) fn reached(state: &mut State, now: &Moment) {
     state.registers.clear();
     ahead::forget(state, now);
 }
 
-/// The backend answered a removal.
+/// Handles the backend's answer to a removal.
 pub(super) fn removed(
     state: &mut State,
     place: &Place,
@@ -297,7 +301,7 @@ pub(super) fn removed(
     let Some(register) = state.registers.get_mut(place) else {
         return;
     };
-    // An answer about another register is none about this one.
+    // This answer is about an earlier value at the same key.
     if register.revision != revision || register.stage != Stage::Leaving {
         return;
     }
@@ -310,7 +314,7 @@ pub(super) fn removed(
     }
 }
 
-/// Something became of a trigger that was taken.
+/// Publishes a new outcome of a trigger that was accepted.
 pub(super) fn ran(
     state: &mut State,
     which: &TriggerKey,
@@ -326,12 +330,12 @@ pub(super) fn ran(
     tell(state, which, &news, now, out);
 }
 
-/// Looks at all that is held again.
+/// Judges all held triggers again.
 pub(super) fn look_again(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     wake_held(state, true, now, out);
 }
 
-/// Looks again at what is due.
+/// Judges held triggers again that are due.
 pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     wake_held(state, false, now, out);
 }

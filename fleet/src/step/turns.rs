@@ -1,4 +1,5 @@
-//! Who is served next: senders take turns, so that one with many triggers delays another by one hand-over at most.
+//! Order in which senders are served: they take turns, so that one with many triggers delays
+//! another by at most one request to the executor.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +9,21 @@ use crate::policy::replay::TriggerKey;
 use crate::wire::name::Node;
 
 impl State {
-    /// The trigger at a place, and what the executor verifies of it.
+    /// Trigger at a place, and its evidence for the executor.
     pub fn evidence(&self, place: &Place) -> Option<Handed> {
         let register = self.registers.get(place)?;
         let trigger = register.trigger()?;
         Some((TriggerKey::from(trigger), register.evidence.clone()))
     }
 
-    /// The number of the trigger at a place.
+    /// Number of the trigger at a place.
     pub fn number(&self, place: &Place) -> Option<u64> {
         self.registers.get(place)?.trigger().map(|one| one.number)
     }
 }
 
-/// Hands over what is new, as much as one question may have, unless something is in hand already.
+/// Sends new triggers to the executor, as many as one request may have, unless a request is under
+/// way.
 pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
     if state.handed.is_some() {
         return;
@@ -44,7 +46,8 @@ pub(super) fn hand_over(state: &mut State, out: &mut Vec<Action>) {
     }
 }
 
-/// The next registers: one of each sender by turns, from the one after who was served last; of each sender the lowest numbers first.
+/// Next values: one of each sender in turn, beginning after the sender that was served last; of
+/// each sender the lowest numbers first.
 fn next(state: &State) -> Vec<Place> {
     let mut senders: BTreeMap<&Node, Vec<(u64, &Place)>> = BTreeMap::new();
     for (place, register) in &state.registers {
