@@ -1,4 +1,4 @@
-//! What the link tells: whether the backend is reached, what stands there, and what came of calls.
+//! News from the link: whether the backend is reached, values in the backend, and answers to calls.
 
 use again_base::layout::plural;
 use again_base::model::Walltime;
@@ -23,14 +23,14 @@ use crate::wire::lock::Reset;
 use crate::wire::name::Node;
 use crate::wire::quota::Amount;
 
-/// How many values of a list are verified together: some milliseconds of work.
+/// Number of values of a list that are verified together, which takes some milliseconds.
 const PORTION: usize = 64;
 
-/// How many senders of too many triggers are named.
+/// Largest number of senders of too many triggers that are named.
 const MOST_CUT: usize = 1000;
 
 impl Driver {
-    /// The link tells something.
+    /// Handles news from the link.
     pub fn told(&mut self, news: News<Reply>) {
         match news {
             News::Reached => self.reached(),
@@ -56,7 +56,7 @@ impl Driver {
         }
     }
 
-    /// The backend has answered the put of an entry.
+    /// Handles the backend's answer to the put of an entry.
     pub(super) fn entry_put(
         &mut self,
         entry: EntryId,
@@ -78,7 +78,7 @@ impl Driver {
         });
     }
 
-    /// Removes a register of this revision.
+    /// Removes a value for this node if it has this revision.
     pub(super) fn remove(&self, place: Place, revision: u64) {
         let (sender, name) = place.clone();
         let target = self.me.clone();
@@ -97,7 +97,7 @@ impl Driver {
 
     fn register_removed(&mut self, place: Place, revision: u64, answer: Result<(), Error>) {
         let answer = match answer {
-            // Another revision stands there, or none.
+            // The key has another revision, or no value.
             Ok(()) | Err(Error::Conflict) => Ok(()),
             Err(e) => Err(e.to_string()),
         };
@@ -108,7 +108,8 @@ impl Driver {
         });
     }
 
-    /// Notes whether something was sent. This node's own entry and a full backend are said once.
+    /// Notes whether an entry was sent. Failures of this node's own entry and of a full backend are
+    /// logged once.
     fn sent(&mut self, entry: &EntryId, version: u64, answer: &Result<u64, Error>) {
         let work = Work::OutboxEntry(entry.clone());
         let error = match answer {
@@ -136,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Notes a failure, and says it if it is news.
+    /// Notes a failure, and logs it if it is new.
     pub(super) fn note_failure(&mut self, work: Work, reason: Reason, what: &str) {
         let now = clock::boottime();
         if self.health.failures.failed(work, reason, what, now) {
@@ -144,7 +145,7 @@ impl Driver {
         }
     }
 
-    /// The same of what the backend refuses.
+    /// Notes a refusal of the backend, and logs it if it is new.
     pub(super) fn note_refusal(&mut self, work: Work, error: &Error, what: &str) {
         let now = clock::boottime();
         if self.health.failures.refused(work, error, what, now) {
@@ -159,7 +160,7 @@ impl Driver {
         health.why.clear();
         health.failures.forget_refusals();
         self.reactions.begin_anew();
-        // By another version of this program, perhaps.
+        // A service that ran another version of this program may have published before.
         self.retell(&[]);
         self.feed(Event::Reached);
         self.read_nodes_again();
@@ -172,11 +173,11 @@ impl Driver {
     }
 
     fn lost(&mut self, why: String) {
-        // Whoever shows it says that by itself.
+        // Whoever shows the reason adds that the backend is not reached.
         let why = why.strip_prefix("cannot be reached: ").unwrap_or(&why);
         let why = why.to_owned();
         let health = &mut self.health;
-        // One that is tried in vain is said once, and whenever the reason is another.
+        // Failed attempts are logged once, and again whenever the reason changes.
         if health.is_up || health.why != why {
             warn!("{} is not reached: {why}", health.backend);
         }
@@ -194,7 +195,8 @@ impl Driver {
         self.beats.lost();
     }
 
-    /// Something is written, or gone, below `to/`, `result/` and `event/`, or at this node's own key.
+    /// Handles values that were written or removed at the watched keys: below `to/`, `result/` and
+    /// `event/`, at this node's own key, and at the keys of locks, their moves and resets.
     fn changed(&mut self, changes: Vec<Change>) {
         self.look_at_files();
         let mut sights = Vec::new();
@@ -229,7 +231,7 @@ impl Driver {
         self.ask_for_nodes();
     }
 
-    /// Names a key that is not read.
+    /// Logs and counts a key that is not read.
     fn foreign(&mut self, key: &str) {
         let why = match Key::decode(key, &self.namespace) {
             Ok(_) => format!(
@@ -243,7 +245,7 @@ impl Driver {
         ));
     }
 
-    /// Names a sender of more triggers than are read, once.
+    /// Logs a sender of more triggers than are read, once.
     fn cut_off(&mut self, segment: &str) {
         let below = Prefix::To(&self.me).encode(&self.namespace);
         let key = Key::decode(&format!("{below}{segment}/x"), &self.namespace);
@@ -280,7 +282,8 @@ impl Driver {
         }
     }
 
-    /// Tells somebody what stands in the backend, as far as it is signed by whom it names.
+    /// Answers a client with values from the backend, as far as they are signed by the nodes that
+    /// they name.
     pub(super) fn listed(&mut self, client: Client, prefixes: &[String], answer: Listed) {
         self.look_at_files();
         let slots = Prefix::AllSlots.encode(&self.namespace);
@@ -290,7 +293,8 @@ impl Driver {
                     let words = cut(prefixes, &list.values);
                     self.callers.tell(client, ask::Answer::Incomplete(words));
                 }
-                // The first write of somebody who takes a place.
+                // An empty value is the first write of a node that is entering a queue or taking a
+                // lock.
                 list.values.retain(|value| !value.bytes.is_empty());
                 list.values
             }
@@ -309,7 +313,7 @@ impl Driver {
         self.begin_to_show(client, values, Source::Backend);
     }
 
-    /// Shows a list, a portion at a time.
+    /// Begins to show a list, a portion at a time.
     pub(super) fn begin_to_show(&mut self, client: Client, values: Vec<Value>, source: Source) {
         let values = values.into_iter();
         self.lists.push_back(Shown {
@@ -322,13 +326,15 @@ impl Driver {
         }
     }
 
-    /// Shows a portion of a list. To verify a long one takes longer than everything else may wait.
+    /// Shows a portion of a list. Verifying a long list at once would hold up everything else for
+    /// too long.
     pub fn show_more(&mut self) {
         let Some(mut shown) = self.lists.pop_front() else {
             return;
         };
         let client = shown.client;
-        // A client that has left gets nothing more, but what the backend has shown of nodes is kept.
+        // A client that has left gets nothing more, but the nodes that the backend has shown are
+        // stored.
         if !self.callers.is_here(client) && !matches!(shown.source, Source::Nodes(..)) {
             shown.values = Vec::new().into_iter();
         }
@@ -363,7 +369,7 @@ impl Driver {
         }
         if !self.lists.is_empty() {
             let notes = self.ways.notes.clone();
-            // Whatever else is there goes first.
+            // Other pending work goes first.
             tokio::spawn(async move {
                 tokio::task::yield_now().await;
                 let _ = notes.send(Note::More);
@@ -371,7 +377,7 @@ impl Driver {
         }
     }
 
-    /// Removes what a node publishes, unless it is connected.
+    /// Removes the inventory of a node, unless the node is connected.
     pub(super) fn forget(&self, client: Client, node: Node) {
         let key = Key::Node(node.clone());
         let then = then(move |driver, found| driver.forget_unless_connected(client, node, found));
@@ -386,7 +392,7 @@ impl Driver {
     ) {
         self.look_at_files();
         let said = match found {
-            // The backend has lost it, and it counted all the same.
+            // The backend has lost the inventory, and it counted all the same.
             Ok(None) => return self.forget_last(client, &node, false),
             Ok(Some(value)) if self.is_connected(&node, &value) => ask::Answer::Refused(format!(
                 "{node} signed its entry within the last 15 minutes and counts as connected; stop its service and try again in 15 minutes"
@@ -416,7 +422,7 @@ impl Driver {
         self.callers.answer(client, said);
     }
 
-    /// Whether the node has signed this a short time ago.
+    /// Whether the node has signed this value within the last 15 minutes.
     fn is_connected(&mut self, node: &Node, value: &Value) -> bool {
         let key = Key::Node(node.clone());
         let read = self.seals.read(&value.bytes, &key);
@@ -427,12 +433,12 @@ impl Driver {
         read.is_ok_and(|told| presence(told) == Presence::Connected)
     }
 
-    /// The backend did not show or do something.
+    /// Answer that the backend did not show or do something, with its error.
     pub(super) fn not_seen(&self, e: &Error) -> ask::Answer {
         ask::Answer::NotSeen(ask::words(&format!("{} {e}", self.health.backend)))
     }
 
-    /// A value of a list, as somebody is told of it.
+    /// Value of a list, verified, as it is shown to a client.
     fn shown(&mut self, value: &Value) -> Result<ask::Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         match &key {
@@ -457,7 +463,7 @@ impl Driver {
             }
             Key::Reset { .. } => {
                 let reset: Reset = self.seals.read(&value.bytes, &key)?;
-                // The service of an operator lists operators.
+                // Only values from operators count, according to this node's settings.
                 self.is_operator(&value.bytes, &reset.node)
                     .map_err(|why| Ignored {
                         why,
@@ -465,7 +471,7 @@ impl Driver {
                     })?;
                 Ok(ask::Answer::Reset(Box::new(reset)))
             }
-            // Beside that, and among stories.
+            // Moves are listed beside resets, and targets among stories.
             Key::Move { .. } | Key::Targets { .. } => Err(Ignored {
                 why: "nobody asked for it".to_owned(),
                 is_news: false,
@@ -484,7 +490,7 @@ impl Driver {
     }
 }
 
-/// That only these were read, the newest of each node below these prefixes.
+/// Warning that only these values were read, the newest of each node below these prefixes.
 fn cut(prefixes: &[String], values: &[Value]) -> String {
     let bytes: usize = values.iter().map(Value::size).sum();
     let (count, below) = (values.len(), prefixes.join(" and "));

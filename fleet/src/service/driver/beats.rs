@@ -19,11 +19,12 @@ use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 use crate::wire::name::Node;
 
-/// How long a beat stays there at least: longer than anybody compares it.
+/// Time that a beat stays in the backend: longer than any node compares it.
 const STAYS: Duration = Duration::from_secs(600);
 
 impl Driver {
-    /// Beats, if this node has places, and looks at the beats of those that it watches.
+    /// Writes a beat, if this node has slots or locks, and reads the beats of the nodes that it
+    /// watches.
     pub fn beat(&mut self) {
         if !self.health.is_up {
             return;
@@ -88,7 +89,8 @@ impl Driver {
         self.list(keys.collect(), act);
     }
 
-    /// The beat is written, or it is not known whether it is.
+    /// Handles the answer to the write of a beat. After an error it is not known whether the beat
+    /// is written.
     fn beat_written(&mut self, answer: Result<u64, Error>) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
@@ -102,7 +104,8 @@ impl Driver {
         self.do_with_beats(effect);
     }
 
-    /// What stands at the places that the last beat covers, after it was written.
+    /// Handles the values at the keys that the last beat covers, which are read after the beat was
+    /// written.
     fn places_read(&mut self, answer: Listed) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beat),
@@ -129,7 +132,7 @@ impl Driver {
         self.do_all(effects);
     }
 
-    /// What stands at keys for beats, that of this node or those of others.
+    /// Handles the beats that were read: this node's own, or those of others.
     fn beats_read(&mut self, is_own: bool, asked: &[String], answer: Listed) {
         match &answer {
             Ok(_) => self.health.failures.succeeded(&Work::Beats),
@@ -196,7 +199,7 @@ impl Driver {
         self.order(Call::Place { key, act, then });
     }
 
-    /// The place of a dead node is removed, or not.
+    /// Handles the answer to the removal of a dead node's slot or lock.
     fn evicted(&mut self, key: &Key, node: &Node, answer: Result<(), Error>) {
         let what = match key {
             Key::Slot { group, .. } => format!("place in group '{group}'"),
@@ -208,7 +211,7 @@ impl Driver {
                 self.health.failures.succeeded(&Work::Eviction(key.clone()));
                 warn!("{node} has lost its {what}: no beat of its service was seen for 90 s");
             }
-            // It has beaten, or somebody else was faster.
+            // The node has sent a beat, or another node has removed the slot or lock first.
             Err(Error::Conflict) => {
                 let work = Work::Eviction(key.clone());
                 self.health.failures.succeeded(&work);

@@ -1,4 +1,4 @@
-//! What runs have left is signed, and sent to the backend.
+//! Events of runs are signed, and sent to the backend.
 
 use std::io;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use crate::service::publisher::Sent;
 use crate::wire::envelope::Draft;
 use crate::wire::key::Key;
 
-/// How long an event is there to be seen.
+/// Time that an event stays in the backend.
 const SEEN: Duration = Duration::from_secs(3600);
 
 impl Driver {
-    /// Publishes events of runs, if the backend is there and the time has come, and asks the executor to mark the files of published events.
+    /// Publishes events of runs, if the backend is reached and they are due, and asks the executor
+    /// to mark the files of published events.
     pub fn tell_events(&mut self) {
         self.send_events();
         let runs = self.publisher.marks(clock::boottime());
@@ -32,7 +33,7 @@ impl Driver {
         });
     }
 
-    /// Takes note that the executor has answered, or cannot be asked; it is asked again later.
+    /// Handles the executor's answer, or that it did not answer: it is asked again later.
     pub fn marked(&mut self, marked: io::Result<()>) {
         let why = marked
             .err()
@@ -48,7 +49,7 @@ impl Driver {
                 Ok(None) => return,
                 Ok(Some(sent)) => match self.event_batch(&sent) {
                     Ok(call) => return self.order(call),
-                    // Nobody could read it, then or later.
+                    // No node could ever read the batch.
                     Err(why) => {
                         if let Some(why) = why {
                             error!("events are dropped: {why}");
@@ -61,10 +62,10 @@ impl Driver {
         }
     }
 
-    /// A batch as the backend is asked to hold it.
+    /// Call that puts a batch of events.
     ///
     /// # Errors
-    /// It cannot be written, or there is nothing to write.
+    /// The batch cannot be written, or is empty.
     fn event_batch(&self, sent: &Sent) -> Result<Call<Reply>, Option<String>> {
         let batch = sent
             .event_batch
@@ -94,7 +95,7 @@ impl Driver {
         }
     }
 
-    /// The backend has taken events, or not.
+    /// Handles the backend's answer to the put of a batch.
     fn events_told(&mut self, answer: Result<u64, Error>) {
         match answer {
             Ok(_) => {
@@ -118,7 +119,7 @@ impl Driver {
         }
     }
 
-    /// There is a connection again.
+    /// Continues to publish events after the backend is reached again.
     pub fn events_go_on(&mut self) {
         self.publisher.reached(clock::boottime());
         self.tell_events();

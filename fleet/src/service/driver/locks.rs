@@ -1,4 +1,4 @@
-//! The locks for which this node is a candidate, and what people ask of locks.
+//! Locks for which this node is a candidate, and requests of clients about locks.
 
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -25,22 +25,22 @@ use crate::wire::lineage::{Cause, Lineage};
 use crate::wire::lock::{Lock as Word, Reset};
 use crate::wire::name::{Id, Name, Node};
 
-/// Within which the moment is drawn at which a lock that nobody holds is tried.
+/// Upper bound of the random delay before a free lock is tried, in nanoseconds.
 const JITTER: u64 = 500_000_000;
-/// How long a candidate that is away may take it that there is another holder.
+/// Time to live of the triggers that announce a new holder, for candidates that are away.
 const TTL: Span = Span::from_secs(3600);
-/// How long an operator's word is there.
+/// Time that an operator's request to move a lock stays in the backend.
 const MOVE_TTL: Duration = Duration::from_secs(60);
 
 impl Driver {
-    /// What is known of locks, as of now.
+    /// Locks, with the current time and a new random delay.
     pub fn locks(&mut self) -> &mut Locks {
         self.locks.now = clock::boottime();
         self.locks.jitter = Span::from_nanos(rand::rng().random::<u64>() % JITTER);
         &mut self.locks
     }
 
-    /// From now on this node is a candidate for these.
+    /// Makes this node a candidate for these locks, and for no others.
     pub fn lock(&mut self, locks: &[Lock]) {
         let has_places = self.health.backend.supports_slots();
         if !has_places && !locks.is_empty() {
@@ -50,7 +50,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Some time has passed; where it is a beat, leases are kept alive.
+    /// Does what is due. On a beat, it also renews leases.
     pub fn locks_go_on(&mut self, is_beat: bool) {
         let mut effects = self.locks().tick();
         if is_beat {
@@ -59,7 +59,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Something is written, or gone, below `lock/`.
+    /// Handles a value that was written or removed below `lock/`.
     pub(super) fn lock_changed(&mut self, name: &Name, change: Change) {
         let (seen, revision) = match change {
             Change::Put(value) => (self.lock_seen(name, &value), value.revision),
@@ -69,7 +69,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// What a value is that stands at the key of a lock for which this node is a candidate.
+    /// Kind of a value at the key of a lock for which this node is a candidate.
     fn lock_seen(&mut self, name: &Name, value: &Value) -> Seen {
         let Some(lock) = self.locks.lock(name).cloned() else {
             return Seen::Unknown;
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// An operator wants a lock to go on, or somebody who says so.
+    /// Handles a request to move a lock, if an operator signed it.
     pub(super) fn move_seen(&mut self, key: &Key, value: &Value) {
         let word = self.seals.read(&value.bytes, key);
         let word = word.and_then(|word: Word| {
@@ -110,7 +110,7 @@ impl Driver {
         }
     }
 
-    /// An operator resets a lock, or somebody says so.
+    /// Handles a reset of a lock, if its node signed it.
     pub(super) fn reset_seen(&mut self, key: &Key, value: &Value) {
         match self.standing_reset(key, value) {
             Ok(reset) => {
@@ -130,7 +130,8 @@ impl Driver {
         })
     }
 
-    /// Whether a reset is an operator's, and its number not ahead: a later one would not count afterwards.
+    /// Whether an operator signed the reset, with a number that is not ahead of the clock:
+    /// otherwise no later reset would count.
     fn judge_reset(&self, bytes: &[u8], reset: &Reset) -> Result<(), String> {
         self.is_operator(bytes, &reset.node)?;
         let latest = clock::walltime() + self.state.rules.skew;
@@ -140,7 +141,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether an operator signed a value in this node's name.
+    /// Whether an operator signed a value in the name of this node.
     pub(super) fn is_operator(&self, bytes: &[u8], node: &Node) -> Result<(), String> {
         if self.seals.is_among(bytes, node, &self.operators) {
             return Ok(());
@@ -154,7 +155,7 @@ impl Driver {
         self.order(Call::Place { key, act, then });
     }
 
-    /// The first write at a lock's key is made, or not.
+    /// Handles the answer to the first write at the key of a lock, which is empty.
     fn lock_entered(&mut self, name: &Name, answer: Result<Entered, Error>) {
         let effects = match answer {
             Ok(Entered { first, lease }) => self.locks().entered(name, Some((first, lease))),
@@ -164,7 +165,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// The second one is, or not.
+    /// Handles the answer to the second write at the key of a lock, which is signed.
     fn lock_signed(&mut self, name: &Name, lease: Lease, answer: Result<u64, Error>) {
         if !self.has_lock(name, lease) {
             return;
@@ -181,7 +182,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Something came of what was done with a lock.
+    /// Handles the answer to an action at the key of a lock.
     fn lock_acted(&mut self, name: &Name, act: &Act, answer: Result<(), Error>) {
         if let Act::Resume(lease) | Act::Leave(lease) = act
             && !self.has_lock(name, *lease)
@@ -207,7 +208,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Whether an answer about a place under this lease is about this node's.
+    /// Whether an answer about a write under this lease is about this node's current one.
     fn has_lock(&mut self, name: &Name, lease: Lease) -> bool {
         let place = self.locks().place(name);
         place.is_some_and(|place| place.lease == lease)
@@ -219,7 +220,7 @@ impl Driver {
         self.locks().failed(name)
     }
 
-    /// What stands at the key of a lock, and what its candidates tell of themselves.
+    /// Handles the value at the key of a lock, and the inventories of its candidates.
     fn locks_told(&mut self, name: &Name, asked: &[String], answer: Listed) {
         let Ok(list) = answer else {
             let effects = self.locks().not_seen(name);
@@ -233,7 +234,7 @@ impl Driver {
                 Ok(Key::Lock(_)) if is_asked => {
                     seen = (self.lock_seen(name, value), Some(value.revision));
                 }
-                // An older version has a lower token, or the reset says that it is older.
+                // An older version has a lower token, or its reset shows that it is older.
                 Ok(key @ Key::Node(_)) if is_asked => {
                     match self.seals.read::<Inventory>(&value.bytes, &key) {
                         Ok(told) => {
@@ -249,8 +250,8 @@ impl Driver {
                         }
                     }
                 }
-                // A candidate that takes the lock looks here after its first write, and so misses none.
-                // What is not believed was logged when it was written.
+                // A candidate that takes the lock reads the resets after its first write, and so
+                // misses none. A reset that does not count was logged when it was written.
                 Ok(key @ Key::Reset { .. }) => resets.extend(self.standing_reset(&key, value)),
                 _ => {}
             }
@@ -262,7 +263,7 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Does what is to be done about locks.
+    /// Performs effects on locks.
     pub fn do_with_locks(&mut self, mut effects: Vec<Effect>) {
         if effects.contains(&Effect::Save) {
             match self.slots_file.write_locks(&self.locks) {
@@ -312,7 +313,7 @@ impl Driver {
         }
     }
 
-    /// What this node says there once it holds it.
+    /// Call that signs this node's value at the key of a lock.
     fn word(&mut self, name: &Name) -> Result<Call<Reply>, String> {
         let (Some(place), Some(lock)) = (self.locks.place(name), self.locks.lock(name)) else {
             return Err("it was given up".to_owned());
@@ -338,14 +339,14 @@ impl Driver {
         })
     }
 
-    /// One value, signed.
+    /// Signed bytes of one value.
     pub(super) fn sealed(&self, draft: &Draft) -> Result<Vec<u8>, String> {
         let sealed = self.seals.seal(std::slice::from_ref(draft));
         let mut sealed = sealed.map_err(|e| e.to_string())?;
         Ok(sealed.pop().unwrap_or_default())
     }
 
-    /// Has Puppet run on all candidates, this node among them.
+    /// Sends a trigger to all candidates of a lock, including this node.
     fn fire_lock(&mut self, name: &Name) {
         let Some(lock) = self.locks.lock(name) else {
             return;
@@ -370,7 +371,8 @@ impl Driver {
         self.do_with_locks(effects);
     }
 
-    /// Tells somebody who holds which lock: as this node knows it of those for which it is a candidate, or as the backend says it of all.
+    /// Shows a client the holders of locks: as this node knows them for the locks of which it is a
+    /// candidate, or as the backend has them for all locks.
     pub(super) fn show_locks(&mut self, client: Client, is_own: bool) {
         if !self.health.backend.supports_slots() {
             let why = ask::Answer::Refused(NO_LOCKS.to_owned());
@@ -393,7 +395,7 @@ impl Driver {
         }
     }
 
-    /// A lock, as it stands in the backend.
+    /// Verified value of a lock from the backend.
     pub(super) fn shown_lock(&mut self, value: &Value, key: &Key) -> Result<Word, String> {
         let word: Word = self.seals.read(&value.bytes, key)?;
         let lock = self.locks.lock(&word.lock).cloned();
@@ -406,7 +408,7 @@ impl Driver {
         self.locks.doubt(&word).map_or(Ok(word), Err)
     }
 
-    /// Asks the one that holds a lock to move it.
+    /// Asks the holder of a lock to move it.
     pub(super) fn move_lock(&mut self, client: Client, word: Word) {
         let node = self.me.clone();
         let word = Word { node, ..word };
@@ -431,7 +433,7 @@ impl Driver {
         }
     }
 
-    /// Resets a lock that nobody holds.
+    /// Resets a lock that no node holds.
     pub(super) fn reset(&mut self, client: Client, reset: Reset) {
         let (lock, node) = (reset.lock.clone(), self.me.clone());
         let draft = self.may("resets no locks").and_then(|()| {
@@ -461,7 +463,7 @@ impl Driver {
         }
     }
 
-    /// Tells somebody whether the backend has the reset.
+    /// Answers a client whether the backend has the reset.
     fn reset_told(&mut self, client: Client, answer: Result<(), Error>) {
         match answer {
             Err(Error::Conflict) => {
@@ -474,7 +476,7 @@ impl Driver {
         }
     }
 
-    /// Tells somebody whether the backend has it.
+    /// Answers a client whether the backend has its request.
     fn pass_told<T>(&mut self, client: Client, answer: Result<T, Error>) {
         match answer {
             Ok(_) => self.callers.end(client),

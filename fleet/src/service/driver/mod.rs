@@ -1,30 +1,30 @@
-//! Drives the steps: gives them what happened, and carries out what is to be done.
+//! Driver of the steps: feeds them events, and performs their actions.
 
-/// What the link tells.
+/// News from the link.
 mod backend;
 /// Beats of this node and of others.
 mod beats;
-/// What runs have left is told.
+/// Events of runs.
 mod events;
 /// Locks for which this node is a candidate.
 mod locks;
-/// What this node tells of itself.
+/// Inventory of this node.
 mod node;
-/// Which nodes there are.
+/// Inventories of all nodes.
 mod nodes;
-/// Who asks, and what they are told.
+/// Clients, their requests, and the answers.
 mod people;
 /// Requests that wait on disk.
 mod requests;
 /// Triggers that wait for their turn in a rolling run.
 mod rolling;
-/// Events that meet rules.
+/// Events that match rules.
 mod rules;
-/// What became of triggers that were accepted.
+/// Outcomes of accepted triggers.
 mod runs;
 /// Runs that wait for a slot.
 mod slots;
-/// How the service does, in numbers.
+/// Numbers for `again metrics`.
 mod tally;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -76,111 +76,113 @@ use crate::wire::key::Key;
 use crate::wire::name::{Name, Namespace, Node};
 use crate::wire::outcome::Outcome;
 
-/// How long a value stays at least.
+/// Shortest time that a value stays in the backend.
 const LEAST_TTL: Duration = Duration::from_secs(60);
-/// How long a story is told.
+/// Shortest time that stories and lists of targets stay in the backend.
 const STORY: Duration = Duration::from_secs(86_400);
 
-/// What happens to this service beside what its link tells.
+/// Notification for the service from anything but its link.
 #[derive(Debug)]
 pub enum Note {
-    /// Somebody comes in.
+    /// A client has connected.
     Came(Connection),
-    /// They ask for something.
+    /// A client asks a question.
     Asked(Client, Question),
-    /// They are gone.
+    /// A client has disconnected.
     Left(Client),
-    /// What came of a hand-over: the answers, and why some are missing.
+    /// Result of sending triggers to the executor: the answers, and why some are missing.
     Handed(Vec<Answer>, Option<String>),
-    /// There is more of a list to show.
+    /// A list has another portion to show.
     More,
-    /// The backend has had its time to show its nodes to somebody.
+    /// The backend has not shown its nodes to this client within the time for that, or has
+    /// meanwhile.
     Late(Client),
-    /// What became of triggers that were taken, as far as it is known.
+    /// Outcomes of accepted triggers, as far as the executor knows them.
     Became(io::Result<executor::Became>),
-    /// A waiter or run of something accepted has ended.
+    /// A waiter or run of an accepted trigger has ended.
     ProcessEnded,
-    /// A run has left events, or a command a request.
+    /// A run has stored events, or a command a request.
     Rung,
-    /// The executor has answered that it marked files of the spool, or could not be asked.
+    /// The executor has marked files of the spool, or did not answer.
     Marked(io::Result<()>),
     /// A run that had a slot of this group, or waited for one, has ended.
     RunEnded(Name, Identity),
 }
 
-/// What is done with an answer of the backend's.
+/// Continuation with an answer of the backend.
 pub type Reply = Box<dyn FnOnce(&mut Driver)>;
 
-/// Continues with an answer of the backend's.
+/// Reply that continues with an answer of the backend.
 fn then<T: 'static>(act: impl FnOnce(&mut Driver, Result<T, Error>) + 'static) -> Then<Reply, T> {
     Box::new(move |answer| Box::new(move |driver: &mut Driver| act(driver, answer)))
 }
 
-/// Where a driver reaches out to.
+/// Ways from the driver to other tasks and to the executor.
 pub struct Ways {
-    /// The link to the backend.
+    /// Orders for the link to the backend.
     pub orders: UnboundedSender<Order<Reply>>,
-    /// Back to whoever drives it.
+    /// Notifications for the driver's own loop.
     pub notes: UnboundedSender<Note>,
-    /// The socket of the executor.
+    /// Socket of the executor.
     pub take: PathBuf,
 }
 
 impl Ways {
-    /// Tells that a run has ended.
+    /// Callback that notifies the driver of the end of a run.
     fn run_ended(&self, group: &Name, who: Identity) -> holders::Ended {
         let (notes, group) = (self.notes.clone(), group.clone());
         Box::new(move || drop(notes.send(Note::RunEnded(group, who))))
     }
 }
 
-/// The service's state, and all that its steps act upon.
+/// State of the service, and everything on which its actions work.
 pub struct Driver {
     state: State,
-    /// How the service does, for whoever asks.
+    /// Health of the service.
     pub health: Health,
-    /// Who asks.
+    /// Connected clients.
     pub callers: Callers,
     seals: Seals,
     keep: Keep,
     me: Node,
-    /// Hash of what this service put last at its node's own key.
+    /// Hash of the value that this service put last at its node's own key.
     own_value: Option<[u8; 32]>,
     namespace: Namespace,
     began: Walltime,
     ways: Ways,
-    /// Senders of more triggers than are read, which were named.
+    /// Senders of more triggers than are read that were logged.
     cut: BTreeSet<Node>,
-    /// What is to be put, together, when all that has happened is dealt with.
+    /// Versions of entries that [`Driver::flush`] signs together and puts.
     outgoing: Vec<Outgoing>,
     runs: Runs,
-    /// Waiters and runs of what was accepted: a task for each, which ends with it.
+    /// Tasks that each wait for the end of a waiter or run of an accepted trigger.
     processes: JoinSet<()>,
-    /// What has yet to be shown of lists, and to whom.
+    /// Lists with portions that are still to be shown, and their clients.
     lists: VecDeque<Shown>,
     nodes: Nodes,
     publisher: EventPublisher,
     requests: Requests,
-    /// Whether the disk has kept all entries of the request that is being sent.
+    /// Whether the disk has stored all entries of the request that is being sent.
     is_kept: bool,
     tally: Tally,
     reactions: Reactions,
     slots: Slots,
     slots_file: holders::File,
     newest_file: newest::File,
-    /// The triggers that wait for their turn in a rolling run.
+    /// Triggers that wait for their turn in a rolling run.
     turns: BTreeSet<TriggerKey>,
-    /// Counts of failed targets for those whose turn has come, and when each is continued.
+    /// Counts of failed targets for triggers whose turn has come, and the uptime at which each
+    /// count continues.
     counts: SmallMap<TriggerKey, (Count, Option<Boottime>)>,
-    /// Those that came, and how many run at a time.
+    /// Triggers that are to be queued for their turn, and the number of nodes that run in parallel.
     queued: Vec<(TriggerKey, u32)>,
     locks: Locks,
     beats: Beats,
-    /// Who may take places away, and move locks.
+    /// Nodes that may release slots of others, and move or reset locks.
     pub operators: Vec<Who>,
 }
 
-/// A version of an entry on its way out, as it stood when that was decided.
+/// Version of an entry that is to be put, with its content at that time.
 struct Outgoing {
     entry: EntryId,
     version: u64,
@@ -189,32 +191,33 @@ struct Outgoing {
     draft: Result<envelope::Draft, String>,
 }
 
-/// What there is to say of the service.
+/// Health of the service, for status, metrics and checks.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// The backend.
+    /// Configured backend.
     pub backend: Backend,
-    /// Whether it is reached.
+    /// Whether the backend is reached.
     pub is_up: bool,
-    /// Since when.
+    /// Time since which it is reached, or is not.
     pub since: Walltime,
-    /// Why it is not reached.
+    /// Reason why it is not reached.
     pub why: String,
-    /// Failures of its work.
+    /// Failures of the service's work.
     pub failures: Failures,
-    /// Why the disk does not keep what is to be kept.
+    /// Error of the last write to the outbox.
     pub not_kept: Option<String>,
-    /// Why the executor did not answer.
+    /// Error of the last request to the executor.
     pub take: Option<String>,
-    /// How much in the backend was not what it should be, or not from whom this node listens to.
+    /// Number of values in the backend that were invalid, or from nodes that this node does not
+    /// accept.
     pub rejected: u64,
 }
 
 impl Driver {
-    /// One that begins with this state.
+    /// Driver that starts with this state.
     ///
     /// # Errors
-    /// This node has no name.
+    /// The settings give no certname for this node.
     pub fn new(
         mut state: State,
         keep: Keep,
@@ -223,7 +226,7 @@ impl Driver {
         ways: Ways,
     ) -> Result<Driver, Usage> {
         let began = clock::walltime();
-        // The service before this one may have had something taken.
+        // The service before this one may have had triggers that were accepted.
         let mut runs = Runs::default();
         runs.soon(clock::boottime());
         let directory = settings.state_dir.join("serve");
@@ -284,7 +287,7 @@ impl Driver {
         })
     }
 
-    /// When a tick is wanted.
+    /// Uptime at which a tick is wanted.
     pub fn wakes(&self) -> Option<Boottime> {
         let events = self.publisher.wakes().filter(|_| self.health.is_up);
         let rules = self.reactions.due().filter(|_| self.health.is_up);
@@ -294,7 +297,7 @@ impl Driver {
         wakes(&self.state).into_iter().chain(others).min()
     }
 
-    /// Judges by other rules from now on, and reacts by others.
+    /// Replaces the rules for triggers, and the rules for events.
     pub fn rule(&mut self, rules: Rules, reactions: Vec<Rule>) {
         let locks = rules.locks.clone();
         self.state.rules = rules;
@@ -303,13 +306,13 @@ impl Driver {
         self.lock(&locks);
     }
 
-    /// Signs and verifies by these from now on.
+    /// Replaces the certificates with which this node signs and verifies.
     pub fn sign_by(&mut self, mut seals: Seals) {
         seals.newest = std::mem::take(&mut self.seals.newest);
         self.seals = seals;
     }
 
-    /// Something happened. What is to be put is sent by [`Driver::flush`].
+    /// Handles an event. Entries that are to be put are sent by [`Driver::flush`].
     pub fn feed(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -371,13 +374,13 @@ impl Driver {
         }
     }
 
-    /// Counts what nobody may have put into the backend, and says so.
+    /// Logs and counts a value that nobody may have put into the backend.
     fn reject(&mut self, why: &str) {
         self.health.rejected += 1;
         warn!("{why}");
     }
 
-    /// Says once why a value counts for nothing.
+    /// Logs once why a value is ignored.
     fn ignore(&mut self, key: &str, ignored: &Ignored) {
         if ignored.is_news {
             self.reject(&format!("{key} is ignored: {}", ignored.why));
@@ -385,7 +388,7 @@ impl Driver {
     }
 
     fn keep(&mut self, draft: Draft) -> Event {
-        // What nobody would read is not promised either.
+        // An entry that no node could read is not stored either.
         let checked = self.seals.check(&draft.content).map_err(|e| e.to_string());
         let kept = checked.and_then(|()| {
             let put = self.keep.put(&draft).map_err(|e| e.to_string());
@@ -417,7 +420,7 @@ impl Driver {
         });
     }
 
-    /// Those who take have answered, all or some, or nothing.
+    /// Handles the answers of the executor: all, some, or none.
     pub fn handed(&mut self, answers: Vec<Answer>, why: Option<String>) {
         self.health.take.clone_from(&why);
         self.reacted(&answers);
@@ -438,7 +441,7 @@ impl Driver {
         }
     }
 
-    /// Signs all that is to be put, once, and sends it off.
+    /// Signs all entries that are to be put together, and sends them.
     pub fn flush(&mut self) {
         self.roll();
         while !self.outgoing.is_empty() {
@@ -491,7 +494,7 @@ impl Driver {
         let left = until.since(clock::walltime());
         let least = match key {
             Key::Story { .. } | Key::Targets { .. } => STORY,
-            // Nothing is gone before somebody can have seen it.
+            // No value is gone before the nodes can have seen it.
             _ => LEAST_TTL,
         };
         let ttl = Duration::from_nanos(left.nanos()).max(least);
@@ -499,7 +502,7 @@ impl Driver {
         if is_own {
             self.own_value = Some(hash(&bytes));
         }
-        // What this node tells of itself stays.
+        // The inventory of this node stays.
         let ttl = (!is_own).then_some(ttl);
         let needs_room = false;
         let at = key.clone();
@@ -513,7 +516,8 @@ impl Driver {
         });
     }
 
-    /// Reads certificates and revocation lists anew if they have changed. What was held because of them is judged again.
+    /// Reads certificates and revocation lists again if they have changed. Triggers that were held
+    /// because of them are judged again.
     pub fn look_at_files(&mut self) {
         match self.seals.refresh() {
             Ok(false) => {}

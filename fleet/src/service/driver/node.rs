@@ -1,4 +1,5 @@
-//! What this node tells of itself: what its runs tell, and what the service knows; and what stands at the key for that.
+//! Inventory of this node, from its runs and from the service's own knowledge; and the key where it
+//! is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use crate::wire::key::Key;
 use crate::wire::outcome::{Outcome, Ran};
 
 impl Driver {
-    /// A run tells what this node is.
+    /// Publishes the inventory of a run that begins.
     pub fn began(&mut self, client: Client, told: Inventory) {
         let known = self.inventory();
         let (last, ended) = known.map_or((None, None), |known| (known.last, known.ended));
@@ -28,7 +29,7 @@ impl Driver {
         self.kept_or_not(client);
     }
 
-    /// A run tells how it ends.
+    /// Publishes the outcome of a run that ends.
     pub fn ended(&mut self, client: Client, outcome: Outcome) {
         let known = self.inventory().filter(|known| known.is_of_a_run());
         let Some(known) = known.cloned() else {
@@ -46,7 +47,8 @@ impl Driver {
         self.kept_or_not(client);
     }
 
-    /// Tells anew what the service knows; and how these runs ended, if a run has told what the node is and not told that.
+    /// Publishes the inventory again with what the service knows now. It includes the outcomes of
+    /// these runs, if a run has published an inventory but not its end.
     pub fn retell(&mut self, ends: &[(Ran, Outcome)]) {
         if let Some(mut known) = self.inventory().cloned() {
             let is_of_a_run = known.is_of_a_run();
@@ -57,19 +59,20 @@ impl Driver {
         }
     }
 
-    /// Tells others the tokens of locks that this node knows of.
+    /// Publishes the tokens of locks that this node knows.
     pub(super) fn tell_tokens(&mut self) {
         self.retell(&[]);
         self.introduce();
     }
 
-    /// Signs anew what this node publishes, if that is due: others see from it that the node is connected.
+    /// Signs this node's inventory again, if that is due: other nodes see from it that this node is
+    /// connected.
     pub fn sign_anew(&mut self) {
         self.introduce();
         self.feed(Event::Beat);
     }
 
-    /// Publishes that this node is connected, before a run has published what it is.
+    /// Publishes that this node is connected, before a run has published its facts.
     fn introduce(&mut self) {
         let is_candidate = !self.locks.tokens().is_empty();
         if !self.health.is_up || !self.state.is_unpublished(is_candidate) {
@@ -111,7 +114,7 @@ impl Driver {
         }));
     }
 
-    /// All that a watch has to show was shown, or it shows nothing.
+    /// Handles that a watch has shown everything, or shows nothing.
     pub(super) fn own_key_seen(&mut self, number: usize, is_shown: bool) {
         if number == OWN_KEY {
             self.feed(Event::OwnKeySeen { is_shown });
@@ -119,7 +122,8 @@ impl Driver {
         }
     }
 
-    /// A watch was lost. What the backend refuses to show is not waited for.
+    /// Handles the loss of a watch. If the backend refuses to show the own key, it is not waited
+    /// for.
     pub(super) fn own_key_lost(&mut self, number: usize, error: &Error) {
         if number == OWN_KEY {
             self.feed(Event::OwnKeyLost);
@@ -129,7 +133,7 @@ impl Driver {
         }
     }
 
-    /// Something was written at this node's own key, or removed.
+    /// Handles a value that was written at this node's own key, or removed.
     pub(super) fn own_key_changed(&mut self, change: Change) {
         let revision = change.revision();
         let found = match change {
@@ -138,7 +142,7 @@ impl Driver {
             Change::Put(value) => {
                 let key = Key::Node(self.me.clone());
                 let read = self.seals.read(&value.bytes, &key);
-                // The service after this one continues from it.
+                // The next service continues from this version.
                 if let Ok(one) = &read {
                     let _ = self.seals.newest.judge(one);
                 }
@@ -155,7 +159,7 @@ impl Driver {
         }
     }
 
-    /// Tells a run that what it told is on disk, or why not.
+    /// Answers a run whether its inventory is on disk, or why not.
     fn kept_or_not(&mut self, client: Client) {
         match self.state.not_kept(&EntryId::Node) {
             Some(why) => {

@@ -1,4 +1,5 @@
-//! Answers questions for nodes: from the backend, or from the last inventory in its place. What the backend shows is kept.
+//! Answers to questions for nodes: from the backend, or from the last inventory in its place. The
+//! nodes that the backend shows are stored.
 
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ use crate::step::model::{Client, Event};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Node;
 
-/// How long the backend may take to show its nodes until the last inventory is shown instead: commands wait for 5 s.
+/// Time after which the last inventory is shown if the backend has not shown its nodes: commands
+/// wait for 5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Driver {
-    /// Somebody asks which nodes there are.
+    /// Handles a client's question for all nodes.
     pub(super) fn ask_nodes(&mut self, client: Client) {
         self.nodes.asked.insert(client, false);
         let notes = self.ways.notes.clone();
@@ -41,20 +43,21 @@ impl Driver {
         });
     }
 
-    /// Reads the nodes for the last inventory, if there is one, or if a selection waits for the nodes: the sooner after a loss, the more
-    /// shows it.
+    /// Reads the nodes if there is a last inventory, or if a stored selection waits for them. The
+    /// sooner after a loss of data this happens, the more of the loss is seen.
     pub(super) fn read_nodes_again(&mut self) {
         if self.nodes.has_last() || self.state.stored_selections() > 0 {
             self.read_nodes();
         }
     }
 
-    /// Reads the nodes for nobody in particular.
+    /// Reads the nodes for the service itself.
     pub(super) fn read_nodes(&mut self) {
         self.list_nodes(Client::Service);
     }
 
-    /// Resolves stored selections with nodes that the backend has just shown, and those that count although it has lost them.
+    /// Resolves stored selections with the nodes that the backend has just shown, and those that
+    /// still count although it has lost them.
     fn resolve_selections(&mut self, last: &LastInventory) {
         let now = clock::moment();
         if !self.state.needs_nodes(&now) {
@@ -74,11 +77,11 @@ impl Driver {
         self.feed(Event::Nodes(nodes));
     }
 
-    /// The backend has taken its time, if it has not answered meanwhile.
+    /// Shows the last inventory if the backend has not answered in time.
     pub fn late(&mut self, client: Client) {
         if self.nodes.asked.get(&client).is_some() && self.callers.is_here(client) {
             let last = self.nodes.last();
-            // Without an inventory its answer is waited for.
+            // Without a last inventory, the client waits for the backend's answer.
             if last.read.is_some() {
                 self.nodes.asked.insert(client, true);
                 let seconds = PATIENCE.as_secs();
@@ -91,13 +94,14 @@ impl Driver {
         }
     }
 
-    /// The backend has shown its nodes to somebody who asked for them, or has not.
+    /// Handles the backend's answer to a question for all nodes.
     fn nodes_listed(&mut self, client: Client, answer: Listed) {
         let is_late = self.nodes.asked.remove(&client) == Some(true);
         self.look_at_files();
         match answer {
             Ok(list) => {
-                // A client that was shown the last inventory gets nothing more, but what the backend has shown is kept.
+                // A client that was shown the last inventory gets nothing more, but the nodes are
+                // stored.
                 let client = if is_late { Client::Service } else { client };
                 let reading = Reading {
                     store: list.store,
@@ -135,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Shows the last inventory, and why nothing newer.
+    /// Shows the last inventory, and why there is nothing newer.
     fn show_last(&mut self, client: Client, last: LastInventory, why: String) {
         let stored = Answer::Stored {
             at: last.read.unwrap_or_default().millis(),
@@ -166,7 +170,7 @@ impl Driver {
         }
     }
 
-    /// Takes note of a value of a list of nodes, as it was shown or not.
+    /// Records a value of a list of nodes in the reading, as valid or invalid.
     pub(super) fn remember(reading: &mut Reading, value: Value, key: Option<Key>, is_valid: bool) {
         if let Some(Key::Node(node)) = key {
             if is_valid {
@@ -178,14 +182,15 @@ impl Driver {
         }
     }
 
-    /// What a node had published when it was read last.
+    /// Inventory of a node, from the last inventory.
     pub(super) fn shown_stored(&mut self, value: &Value) -> Result<Answer, Ignored> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         let node = self.seals.read(&value.bytes, &key)?;
         Ok(Answer::Node(Box::new(node)))
     }
 
-    /// All nodes of the backend were shown: they are kept, and those that it has lost are shown too.
+    /// Handles that all nodes of the backend were shown: they are stored, and the nodes that the
+    /// backend has lost are shown too.
     pub(super) fn nodes_read(&mut self, client: Client, reading: Reading, number: u64) {
         let mut last = self.nodes.last();
         if number > self.nodes.kept {
@@ -216,7 +221,7 @@ impl Driver {
         self.begin_to_show(client, values, Source::Stored);
     }
 
-    /// Keeps the last inventory. What the disk refuses is logged once.
+    /// Stores the last inventory. An error is logged once.
     fn keep_nodes(&mut self, last: &LastInventory) {
         let written = self.nodes.keep(last);
         let why = written.err().map_or(String::new(), |e| e.to_string());
@@ -226,7 +231,8 @@ impl Driver {
         self.nodes.why = why;
     }
 
-    /// Removes a node from the last inventory, and says whether that or the removal from the backend removed anything.
+    /// Removes a node from the last inventory, and answers the client whether this or the removal
+    /// from the backend removed anything.
     pub(super) fn forget_last(&mut self, client: Client, node: &Node, was_removed: bool) {
         let said = match self.nodes.forget(node) {
             Ok(was_known) if was_known || was_removed => return self.callers.end(client),

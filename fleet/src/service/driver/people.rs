@@ -1,4 +1,4 @@
-//! Who asks for something, and what they are told of the service.
+//! Clients of the service, their requests, and the answers.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::wire::name::{Id, Node};
 use crate::wire::trigger::{Ask, Trigger};
 
 impl Driver {
-    /// Somebody comes in, and is heard.
+    /// Accepts a connection, and reads its question.
     pub fn let_in(&mut self, connection: Connection) {
         let (tell, answers) = unbounded_channel();
         let client = self.callers.enter(tell);
@@ -26,19 +26,19 @@ impl Driver {
             let ask = |question| {
                 let _ = notes.send(Note::Asked(client, question));
             };
-            // Who goes before the end has the reason.
+            // A client that disconnects before the end knows the reason itself.
             let _ = listener::converse(connection, ask, answers).await;
             let _ = notes.send(Note::Left(client));
         });
     }
 
-    /// Somebody is gone.
+    /// Forgets a client that has disconnected.
     pub fn left(&mut self, client: Client) {
         self.callers.leave(client);
         self.slots.leave(client);
     }
 
-    /// Somebody asks for something.
+    /// Handles a client's question.
     pub fn asked(&mut self, client: Client, question: Question) {
         match question {
             Question::Fire { request, .. } if request.parallel > 0 && !self.has_places(client) => {}
@@ -93,7 +93,7 @@ impl Driver {
         }
     }
 
-    /// Shows somebody what stands below these in the backend.
+    /// Shows a client the values below these prefixes in the backend.
     pub(super) fn look(&self, client: Client, prefixes: &[Prefix<'_>]) {
         let prefixes = prefixes.iter();
         let prefixes = prefixes.map(|prefix| prefix.encode(&self.namespace));
@@ -102,7 +102,7 @@ impl Driver {
         });
     }
 
-    /// Lists what stands below these in the backend.
+    /// Lists the values below these prefixes in the backend, and continues with the answer.
     pub(super) fn list(
         &self,
         prefixes: Vec<String>,
@@ -113,7 +113,7 @@ impl Driver {
         self.order(Call::List { prefixes, then });
     }
 
-    /// Tells somebody what is on its way from here to others, of this origin or of all.
+    /// Shows a client the triggers that wait here for their targets, of this origin or of all.
     fn tell_the_way(&mut self, client: Client, origin: Option<&Id>) {
         let triggers = self
             .state
@@ -123,7 +123,7 @@ impl Driver {
                 _ => None,
             });
         for trigger in triggers {
-            // One at a time: with all of them it may be too long for an answer.
+            // One origin at a time: with all of them the trigger may be too long for an answer.
             let origins = trigger.lineage.0.iter();
             for one in origins.filter(|one| origin.is_none_or(|id| *id == one.id)) {
                 let lineage = Lineage(vec![one.clone()]);
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// What is on its way to others, and is meant by this.
+    /// Triggers that wait here for their targets and that a cancel request names.
     fn on_the_way(&self, what: &Back) -> BTreeSet<(Id, Node)> {
         let triggers = self
             .state
@@ -182,7 +182,7 @@ impl Driver {
         }
     }
 
-    /// A line for systemd.
+    /// Status line for systemd.
     pub fn status(&self) -> String {
         let Waiting {
             triggers,
@@ -208,7 +208,7 @@ impl Driver {
         format!("{triggers} triggers{selections} and {results} results wait; {link}")
     }
 
-    /// What waits to be sent.
+    /// Entries that wait to be sent.
     pub(super) fn waiting(&self) -> Waiting {
         let mut waiting = Waiting {
             triggers: 0,

@@ -1,4 +1,4 @@
-//! Requests that commands have left on disk are sent in the same way as from the socket.
+//! Requests that commands have left on disk are sent in the same way as those from the socket.
 
 use sd_notify::NotifyState;
 use tokio::sync::mpsc::unbounded_channel;
@@ -12,12 +12,12 @@ use crate::policy::fire::Request;
 use crate::step::model::SelectionState;
 
 impl Driver {
-    /// Sends what waits, and wants the executor to remove the files of what is done. A request that the disk cannot keep waits on, with
-    /// those behind it.
+    /// Sends the requests that wait on disk, and marks those that are done for removal by the
+    /// executor. A request that the disk cannot store keeps waiting, with those behind it.
     pub fn send_requests(&mut self) {
         let mut dropped = Vec::new();
         for id in self.requests.waiting() {
-            // Each is written to the disk.
+            // Each request is written to the disk, which takes time.
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             match self.requests.read(&id, clock::walltime()) {
                 Ok(Some(request)) => {
@@ -39,13 +39,15 @@ impl Driver {
             .extend(self.requests.done.iter().cloned());
     }
 
-    /// Whether the disk keeps nothing, as when it was written to last: a request would be logged again for each of its targets.
+    /// Whether the last write to disk failed and another one fails now: a request would be logged
+    /// again for each of its targets.
     fn keeps_nothing(&mut self) -> bool {
         let numbers = self.state.numbers();
         self.health.not_kept.is_some() && self.keep.put_numbers(numbers).is_err()
     }
 
-    /// Sends a request of a command that has ended, and logs what fails. Whether the disk keeps it, or it was refused.
+    /// Sends a request of a command that has ended, and logs its failures. Returns whether the disk
+    /// has stored it, or it was refused.
     fn send_request(&mut self, request: Request) -> bool {
         let id = request.id.clone();
         info!("sending request {id}, which waited on disk");

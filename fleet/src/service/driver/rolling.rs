@@ -1,4 +1,5 @@
-//! Triggers that are part of a rolling run wait for their turn in a group of slots of their own, which the id of the trigger names.
+//! Triggers that are part of a rolling run wait for their turn in a group of slots of their own,
+//! which is named after the id of the trigger.
 
 use again_base::model::Boottime;
 use again_base::sys::clock;
@@ -16,7 +17,8 @@ use crate::wire::key::Key;
 use crate::wire::name::{Id, Name};
 use crate::wire::outcome::{Entry, Outcome};
 
-/// Outcomes that decide whether others begin, as JSON strings: of a run that has begun, and of one that failed.
+/// Outcomes that decide whether others begin, as JSON strings: those of a run that has begun, and
+/// of one that failed.
 const DECIDING: [&str; 5] = [
     "\"taken\"",
     "\"started\"",
@@ -25,20 +27,21 @@ const DECIDING: [&str; 5] = [
     "\"unknown\"",
 ];
 
-/// The group of slots of a rolling run.
+/// Group of slots of a rolling run.
 fn group(id: &Id) -> Result<Name, String> {
     let group = format!("at once {id}").parse();
     group.map_err(|e: Malformed| e.to_string())
 }
 
-/// Why nobody knows who the targets of this run are, in words.
+/// Reason, in words, that the targets of this run are not known.
 fn unlisted(which: &TriggerKey) -> String {
     let TriggerKey { sender, id, .. } = which;
     format!("{sender} has not published the list of targets of run {id}")
 }
 
 impl Driver {
-    /// Gets those in line that wait for their turn, and gives up the places of those that need them no longer.
+    /// Queues the triggers that wait for their turn, and gives up the slots of those that no longer
+    /// need them.
     pub(super) fn roll(&mut self) {
         self.look_due();
         for (which, parallel) in std::mem::take(&mut self.queued) {
@@ -83,17 +86,18 @@ impl Driver {
         }));
     }
 
-    /// It has not come.
+    /// Publishes that the turn of a trigger has not come.
     pub(super) fn waits(&mut self, which: TriggerKey, why: String) {
-        // Where the backend is away nobody could be told.
+        // While the backend is away, nothing can be published.
         if self.health.is_up && self.turns.contains(&which) {
             self.feed(Event::Waits(which, why));
         }
     }
 
-    /// It has come; but those that have failed may be too many.
+    /// Handles that the turn of a trigger has come. Failed targets are counted first, if the run
+    /// stops after failures.
     pub(super) fn turn(&mut self, which: TriggerKey) {
-        // It was looked at again, and what it reads already is on its way.
+        // The trigger was queued again while its count is under way, or no longer waits.
         if self.counts.get(&which).is_some() || !self.turns.contains(&which) {
             return;
         }
@@ -112,12 +116,12 @@ impl Driver {
         self.feed(Event::Turn(which));
     }
 
-    /// When a count is continued next.
+    /// Uptime at which the next count continues.
     pub(super) fn next_look(&self) -> Option<Boottime> {
         self.counts.0.iter().filter_map(|(_, (_, due))| *due).min()
     }
 
-    /// Continues the counts that are due, and forgets those whose triggers do not wait any more.
+    /// Continues the counts that are due, and forgets those whose triggers no longer wait.
     fn look_due(&mut self) {
         let turns = &self.turns;
         self.counts.0.retain(|(which, _)| turns.contains(which));
@@ -170,7 +174,7 @@ impl Driver {
         }
     }
 
-    /// Begins, unless the slot was lost while others were counted.
+    /// Begins the run, unless the slot was lost while failures were counted.
     fn begins_with_slot(&mut self, which: TriggerKey) {
         let group = group(&which.id).ok();
         let group = group.and_then(|group| self.slots.group(&group));
@@ -182,7 +186,7 @@ impl Driver {
         }
     }
 
-    /// Some of what others have published is read.
+    /// Handles values that other targets have published.
     fn read(&mut self, which: TriggerKey, answer: Result<Vec<Value>, Error>) {
         if !self.turns.contains(&which) {
             return;
@@ -211,7 +215,8 @@ impl Driver {
         }
     }
 
-    /// What a value says, if its node has signed it there. Signatures are verified only where they may decide.
+    /// Fact that a value states, if its node has signed it there. Signatures are verified only for
+    /// facts that may decide.
     fn fact(&mut self, value: &Value) -> Result<Option<Fact>, String> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         Ok(Some(match &key {

@@ -1,6 +1,7 @@
-//! Events that match a rule of this node's become sights of the step, as registers do.
+//! Events that match a rule of this node become observations for the step, like values of triggers.
 //!
-//! Nobody verifies what no rule is about. What hangs on something that its node tells of itself waits until the backend was asked for that.
+//! Batches that no rule is about are not verified. A rule that depends on the inventory of the
+//! event's node waits until the backend was asked for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,16 +24,16 @@ use crate::wire::name::Node;
 use crate::wire::rule_match::RuleMatch;
 use crate::wire::trigger::Trigger;
 
-/// How long what could not be found out waits until it is tried again.
+/// Time until a batch that could not be judged is tried again.
 const AGAIN: Span = Span::from_secs(60);
-/// How many nodes the backend is asked for together.
+/// Largest number of nodes whose inventories are read together.
 const MOST_NODES: usize = 64;
 
-/// What a node tells of itself, and how it signed that.
+/// Inventory of a node, and the signed bytes of it.
 type PublishedFacts = (Inventory, Arc<[u8]>);
 
 impl Driver {
-    /// Events stand in the backend. The triggers that they are.
+    /// Triggers that result from a batch of events in the backend.
     pub(super) fn react(&mut self, key: Key, bytes: Vec<u8>) -> Vec<Sight> {
         let rules = &self.reactions.rules;
         let is_own = key.signer() == Some(&self.me);
@@ -59,7 +60,8 @@ impl Driver {
         bytes.map_or(Vec::new(), |bytes| self.follow(key, bytes, None))
     }
 
-    /// Finds out what of a batch matches a rule. What hangs on something that is not known is looked at again.
+    /// Matches a batch against the rules. If a match depends on an unknown inventory, the batch is
+    /// tried again later.
     fn follow(&mut self, key: Key, bytes: Arc<[u8]>, told: Option<&PublishedFacts>) -> Vec<Sight> {
         let now = clock::moment();
         let mut open = Open {
@@ -131,7 +133,7 @@ impl Driver {
         let last = Walltime::from_millis(last.saturating_add(COUNTS)) + self.state.rules.skew;
         if is_open && last > now.wall {
             open.until = open.until.min(last);
-            // Whether its node tells something is not known before it was asked for once.
+            // Whether the node has an inventory is not known before the backend was asked once.
             if told.is_none() {
                 open.due = now.uptime;
             }
@@ -140,7 +142,8 @@ impl Driver {
         sights
     }
 
-    /// Whether a trigger is to be handed over: it counts still, or soon enough, and was not handed over before.
+    /// Whether a trigger is to be sent to the executor: it has not expired, is at most an hour
+    /// ahead of the clock, and was not sent before.
     fn is_news(&mut self, trigger: &Trigger) -> bool {
         let (now, skew) = (clock::walltime(), self.state.rules.skew);
         let place = (trigger.sender.clone(), trigger.name.clone());
@@ -173,7 +176,8 @@ impl Driver {
         }
     }
 
-    /// The executor has answered. What it has, or never will, need not be handed over again.
+    /// Records the executor's answers: a trigger that it has accepted or rejected is not sent
+    /// again.
     pub(super) fn reacted(&mut self, answers: &[Answer]) {
         let now = clock::walltime();
         let hour = Span::from_nanos(COUNTS * 1_000_000);
@@ -186,7 +190,7 @@ impl Driver {
         }
     }
 
-    /// Asks the backend what nodes tell of themselves on which it hangs whether their events match a rule.
+    /// Reads the inventories of nodes on which it depends whether their events match a rule.
     pub fn ask_for_nodes(&mut self) {
         let now = clock::moment();
         let open = &mut self.reactions.open;
@@ -208,7 +212,7 @@ impl Driver {
         self.list(prefixes, Driver::nodes_told);
     }
 
-    /// The backend has said what nodes tell of themselves, or not.
+    /// Handles the inventories of nodes, and tries their batches again.
     fn nodes_told(&mut self, asked: &[String], answer: Listed) {
         let Ok(list) = answer else { return };
         let mut told = BTreeMap::new();

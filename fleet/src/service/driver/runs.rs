@@ -1,4 +1,5 @@
-//! What became of triggers that were accepted: the executor is asked, also when one of their processes ends.
+//! Outcomes of accepted triggers: the executor is asked at intervals, and when a process of such a
+//! trigger ends.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use crate::wire::lineage::Lineage;
 use crate::wire::outcome::{Outcome, TriggerStatus};
 
 impl Driver {
-    /// Asks what became of what was taken, if it is time.
+    /// Asks the executor for the outcomes of accepted triggers, if that is due.
     pub fn look_at_runs(&mut self) {
         if !self.runs.is_due(clock::boottime()) {
             return;
@@ -30,7 +31,8 @@ impl Driver {
             self.watch(Vec::new());
             return self.retell(&[]);
         }
-        // Of those that the helper has forgotten nothing comes any more.
+        // The newest first: the executor has nothing more to report about triggers that it has
+        // forgotten.
         taken.sort_by_key(|which| Reverse(which.number));
         taken.truncate(runs::MOST);
         let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
@@ -39,7 +41,8 @@ impl Driver {
         });
     }
 
-    /// The triggers that were taken, as far as they were told, and whose run has not ended, or has more to come.
+    /// Accepted triggers with a published status, whose runs have not ended, or have more to
+    /// report.
     pub(super) fn taken(&self) -> BTreeMap<TriggerKey, Box<(TriggerStatus, Lineage)>> {
         let taken = self
             .state
@@ -55,7 +58,7 @@ impl Driver {
         taken.collect()
     }
 
-    /// The executor has said what became of triggers, or nothing.
+    /// Handles the executor's answer about the outcomes of triggers.
     pub fn became(&mut self, became: io::Result<executor::Became>) {
         let (mut is_news, mut ends) = (false, Vec::new());
         let answers = match became {
@@ -93,7 +96,8 @@ impl Driver {
         self.retell(&ends);
     }
 
-    /// Waits for the ends of these processes, and no longer for those of before. Whether that can be done for all of them.
+    /// Waits for the ends of these processes, and no longer for those of earlier ones. Returns
+    /// whether that works for all of them.
     fn watch(&mut self, pidfds: Vec<OwnedFd>) -> bool {
         self.processes = JoinSet::new();
         let count = pidfds.len();
@@ -107,7 +111,7 @@ impl Driver {
         self.processes.len() == count
     }
 
-    /// A waiter or run of something accepted has ended.
+    /// Handles the end of a waiter or run of an accepted trigger.
     pub fn process_ended(&mut self) {
         self.runs.ended(clock::boottime());
     }

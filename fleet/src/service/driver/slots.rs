@@ -1,4 +1,4 @@
-//! Runs that wait for a slot, and this node's places among those that share slots.
+//! Runs that wait for a slot, and this node's entries in the queues for slots.
 
 use again_base::model::Identity;
 use again_base::sys::clock;
@@ -20,13 +20,13 @@ use crate::wire::name::{Name, Node};
 use crate::wire::slot::Slot;
 
 impl Driver {
-    /// The runs that wait, or have slots, as of now.
+    /// Slots and queues of this node, with the current time.
     pub fn slots(&mut self) -> &mut Slots {
         self.slots.now = clock::boottime();
         &mut self.slots
     }
 
-    /// Whether places can be had with this backend; if not, somebody is told so.
+    /// Whether the backend supports slots; if not, the client is told so.
     pub fn has_places(&mut self, client: Client) -> bool {
         let has_places = self.health.backend.supports_slots();
         if !has_places {
@@ -36,7 +36,7 @@ impl Driver {
         has_places
     }
 
-    /// Somebody wants a slot for a run.
+    /// Handles a client's request for a slot for a run.
     pub fn wish(&mut self, client: Client, wish: &Wish) {
         if !self.has_places(client) {
             return;
@@ -60,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// A run, whose end is watched for from now on.
+    /// Run with a watch for its end.
     fn watched_run(&self, wish: &Wish) -> Result<Run, String> {
         let begun = hold(wish.run).and_then(|(fd, file)| {
             tell_end(fd, self.ways.run_ended(&wish.group, wish.run))?;
@@ -74,13 +74,13 @@ impl Driver {
         begun.map_err(|e| format!("the run cannot be watched: {e}"))
     }
 
-    /// A run has ended.
+    /// Handles the end of a run.
     pub fn run_ended(&mut self, group: &Name, who: Identity) {
         let effects = self.slots().ended(group, &Holder::Process(who));
         self.do_all(effects);
     }
 
-    /// Some time has passed; where it is a beat, places are kept alive.
+    /// Does what is due. On a beat, it also renews the leases of slots.
     pub fn slots_go_on(&mut self, is_beat: bool) {
         let mut effects = self.slots().tick();
         if is_beat {
@@ -94,7 +94,7 @@ impl Driver {
         Key::Slot { group, node }
     }
 
-    /// The first write of a place is made, or not.
+    /// Handles the answer to the first write of an entry in a queue, which is empty.
     fn entered(&mut self, group: &Name, answer: Result<Entered, Error>) {
         let effects = match answer {
             Ok(Entered { first, lease }) => self.slots().entered(group, first, lease),
@@ -103,22 +103,23 @@ impl Driver {
         self.do_all(effects);
     }
 
-    /// The second one is, or not.
+    /// Handles the answer to the second write of an entry, which is signed.
     fn signed(&mut self, group: &Name, lease: Lease, answer: Result<u64, Error>) {
         if answer.is_ok() && self.has_place(group, lease) {
-            // A renewal succeeds also where nothing can be written.
+            // A renewal also succeeds when nothing can be written.
             let work = Work::Slot(group.clone());
             self.health.failures.succeeded(&work);
         }
         self.confirmed(group, lease, answer.map(Some));
     }
 
-    /// The lease of a place is renewed, or not.
+    /// Handles the answer to the renewal of a lease.
     fn resumed(&mut self, group: &Name, lease: Lease, answer: Result<(), Error>) {
         self.confirmed(group, lease, answer.map(|()| None));
     }
 
-    /// A place stands, since its second write of this revision or as before; or not.
+    /// Handles the confirmation of an entry, with the revision of its second write if that is new;
+    /// or an error.
     fn confirmed(&mut self, group: &Name, lease: Lease, answer: Result<Option<u64>, Error>) {
         if !self.has_place(group, lease) {
             return;
@@ -131,7 +132,7 @@ impl Driver {
         self.do_all(effects);
     }
 
-    /// A place is given up, or not.
+    /// Handles the answer to the removal of this node's entry.
     fn gave_up(&mut self, group: &Name, lease: Lease, answer: Result<(), Error>) {
         if !self.has_place(group, lease) {
             return;
@@ -143,7 +144,7 @@ impl Driver {
         self.do_all(effects);
     }
 
-    /// Whether an answer about a place under this lease is about this node's.
+    /// Whether an answer about an entry under this lease is about this node's current one.
     fn has_place(&self, group: &Name, lease: Lease) -> bool {
         let place = self.slots.group(group).and_then(|one| one.place);
         place.is_some_and(|place| place.lease == lease)
@@ -156,7 +157,7 @@ impl Driver {
         self.slots().failed(group, why)
     }
 
-    /// What is seen of the lines in which this node stands.
+    /// Handles an observation of the queues in which this node has an entry.
     pub fn watched(&mut self, number: u64, seen: Seen) {
         if number != self.slots().round() {
             return;
@@ -192,7 +193,8 @@ impl Driver {
         self.do_all(effects);
     }
 
-    /// Who stands there, by its own word; nobody where that is this node, or somebody who comes, whose first write is empty.
+    /// Another node's entry in a queue; `None` for this node's own, and for one that is not signed
+    /// yet, whose value is empty.
     fn standing(&mut self, value: &Value) -> Result<Option<Standing>, String> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string())?;
         let Key::Slot { node, .. } = &key else {
@@ -204,14 +206,14 @@ impl Driver {
         self.stands(value, &key).map(Some)
     }
 
-    /// The same, whoever it is.
+    /// Verified entry of any node in a queue.
     pub fn stands(&mut self, value: &Value, key: &Key) -> Result<Standing, String> {
         let slot = self.seals.read(&value.bytes, key)?;
         let standing = Standing::new(slot, value.revision, value.first, value.writes);
         standing.ok_or_else(|| "it was put there another time".to_owned())
     }
 
-    /// What this node says where it stands.
+    /// Value that this node signs for its entry in the queue of this group.
     fn slot(&self, name: &Name) -> Option<Slot> {
         let group = self.slots.group(name)?;
         let run = group.runs.first()?;
@@ -226,7 +228,7 @@ impl Driver {
         })
     }
 
-    /// Has a place taken away.
+    /// Releases the slot of a node, or its position in the queue.
     pub fn release(&mut self, client: Client, group: Name, node: Node) {
         if !self.has_places(client) {
             return;
@@ -239,7 +241,7 @@ impl Driver {
         self.order(Call::Release { key, then });
     }
 
-    /// Whether this node is an operator's.
+    /// Whether this node is an operator.
     pub(super) fn may(&self, what: &str) -> Result<(), String> {
         if self.seals.am_among(&self.operators) {
             return Ok(());
@@ -250,7 +252,7 @@ impl Driver {
         ))
     }
 
-    /// Tells somebody whether a place was taken away.
+    /// Answers a client whether a slot was released.
     fn released(&mut self, client: Client, answer: Result<bool, Error>) {
         let said = match answer {
             Ok(true) => return self.callers.end(client),
@@ -260,7 +262,7 @@ impl Driver {
         self.callers.answer(client, said);
     }
 
-    /// Does what is to be done about places.
+    /// Performs effects on slots.
     pub fn do_all(&mut self, effects: Vec<Effect>) {
         let mut is_kept = true;
         for effect in effects {

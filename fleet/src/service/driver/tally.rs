@@ -1,4 +1,4 @@
-//! How the service does, in numbers; and what it writes down at each beat.
+//! Numbers of the service, and what it stores at each beat.
 
 use again_base::sys::clock;
 use tracing::warn;
@@ -8,8 +8,8 @@ use crate::ask::Reason;
 use crate::service::failures::Work;
 
 impl Driver {
-    /// Writes them down for `again metrics`, and keeps logged failures for the next service: at each beat, and soon after a
-    /// change.
+    /// Writes the numbers for `again metrics`, and stores the logged failures for the next service:
+    /// at each beat, and soon after a change.
     pub fn count(&mut self, is_beat: bool) {
         if !self.tally.is_due(is_beat, clock::boottime()) {
             return;
@@ -32,7 +32,8 @@ impl Driver {
         } else {
             health.since.millis()
         };
-        // Whoever reads the numbers sees that they could be written.
+        // A failure to write the numbers is not counted: whoever reads them sees that they could be
+        // written.
         let failures = health.failures.all(clock::boottime()).into_iter();
         let failures = failures.filter(|one| one.reason != Reason::Metrics).count();
         let others = [health.take.is_some(), health.not_kept.is_some()];
