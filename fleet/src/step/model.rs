@@ -300,7 +300,7 @@ pub struct State {
     pub(super) resolving: Resolving,
     /// Last failure that was logged for each name and target.
     pub logged: Logged,
-    /// When the triggers of this node that targets have accepted expire, by target and name.
+    /// Expiry times of the triggers of this node that targets have accepted, by target and name.
     pub(super) accepted: BTreeMap<(Node, Name), Walltime>,
     /// Time by which this node's clock is at least ahead of the clock of the target that published
     /// last, in milliseconds.

@@ -142,7 +142,7 @@ pub(super) fn sign_anew(state: &mut State, now: &Moment, out: &mut Vec<Action>) 
 }
 
 /// Does what is due at the own key. If the key is never shown, neither facts nor triggers wait for
-/// it longer than [`LOOK`].
+/// it longer than `LOOK`.
 pub(super) fn tick(state: &mut State, now: &Moment, out: &mut Vec<Action>) {
     let seen_by = state.own_key.seen_by.filter(|_| state.is_linked);
     match seen_by {

@@ -27,7 +27,7 @@ use crate::wire::name::{Id, Name, Node};
 
 /// Upper bound of the random delay before a free lock is tried, in nanoseconds.
 const JITTER: u64 = 500_000_000;
-/// Time to live of the triggers that announce a new holder, for candidates that are away.
+/// Time to live of the triggers that a new holder sends to all candidates of a lock.
 const TTL: Span = Span::from_secs(3600);
 /// Time that an operator's request to move a lock stays in the backend.
 const MOVE_TTL: Duration = Duration::from_secs(60);

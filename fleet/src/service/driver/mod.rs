@@ -94,8 +94,7 @@ pub enum Note {
     Handed(Vec<Answer>, Option<String>),
     /// A list has another portion to show.
     More,
-    /// The backend has not shown its nodes to this client within the time for that, or has
-    /// meanwhile.
+    /// The time in which the backend should have shown its nodes to this client is over.
     Late(Client),
     /// Outcomes of accepted triggers, as far as the executor knows them.
     Became(io::Result<executor::Became>),
@@ -204,9 +203,9 @@ pub struct Health {
     pub why: String,
     /// Failures of the service's work.
     pub failures: Failures,
-    /// Error of the last write to the outbox.
+    /// Error of the last attempt to store an entry in the outbox.
     pub not_kept: Option<String>,
-    /// Error of the last request to the executor.
+    /// Why the executor did not answer when triggers were last sent to it, or not for all of them.
     pub take: Option<String>,
     /// Number of values in the backend that were invalid, or from nodes that this node does not
     /// accept.
