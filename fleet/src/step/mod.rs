@@ -10,9 +10,9 @@
 //!   number makes repeated puts harmless.
 //! - The inventory of a **node** is an entry too, and the backend has it before the triggers that
 //!   are sent after it.
-//! - The **target** removes a trigger from the backend only after the executor has recorded it, and
-//!   only at the revision that was judged. It keeps the status that it published, and publishes it
-//!   again if the same number comes again.
+//! - The **target** removes an accepted trigger from the backend only after the executor has
+//!   recorded it, and only at the revision that was judged. It keeps the status that it published,
+//!   and publishes it again if the same number comes again.
 
 /// Triggers that came too early.
 mod ahead;
