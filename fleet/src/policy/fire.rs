@@ -43,7 +43,8 @@ pub struct Request {
     /// Criteria that selected targets in addition to the named ones; none without a selection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Criteria>,
-    /// Whether the selection is stored, because the backend did not show all nodes, and resolved when it does.
+    /// Whether the selection is stored because the backend did not show all nodes, and is resolved
+    /// when it does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_open: bool,
 }
