@@ -90,7 +90,8 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     })
 }
 
-/// Output of `again history --json`. `again` fails also for a pending target whose record it cannot read, and prints all events.
+/// Output of `again history --json`. `again` also fails if it cannot read the record of a pending
+/// target, but still prints all events.
 ///
 /// # Errors
 /// `again` prints nothing; the message has the reason.
@@ -98,7 +99,8 @@ pub fn history(settings: &Settings) -> Result<String, String> {
     output(settings, "history", &[Exit::Failure])
 }
 
-/// Output of `again status --json`. `again` fails also for a record that it cannot read, and prints all others.
+/// Output of `again status --json`. `again` also fails if it cannot read a record, but still prints
+/// all others.
 ///
 /// # Errors
 /// `again` prints nothing; the message has the reason.
@@ -106,7 +108,8 @@ pub fn status(settings: &Settings) -> Result<String, String> {
     output(settings, "status", &[Exit::NothingPending, Exit::Failure])
 }
 
-/// Output of a verb of `again` with `--json`, if it succeeds, or prints anything and ends with one of these statuses.
+/// Output of a verb of `again` with `--json`, if the verb succeeds, or if it prints anything and
+/// ends with one of these statuses.
 fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
@@ -150,7 +153,7 @@ fn plain(settings: &Settings, around: impl Iterator<Item = (OsString, OsString)>
     command
 }
 
-/// The environment of a run from cron, as far as this unit has it.
+/// Environment as in a run from cron, as far as this unit has it.
 fn environment(around: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     let is_ours = |name: &OsStr| {
         OURS.iter()

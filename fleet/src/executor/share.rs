@@ -1,4 +1,5 @@
-//! Limits triggers to their nodes' shares of the cap. `again` is asked only if a share may be exceeded.
+//! Limit of triggers to the shares of their nodes. `again` is asked only if a share may be
+//! exceeded.
 
 use again_base::model::Walltime;
 

@@ -12,8 +12,8 @@ pub const SURE: Span = Span::from_secs(60);
 /// Time for which others wait for a higher counter. The difference to [`SURE`] allows for clocks
 /// that run at different speeds.
 pub const SILENT: Span = Span::from_secs(90);
-/// Maximum time between two checks that counts; it is longer than the usual time. After a longer
-/// pause, the backend or this node was away.
+/// Maximum time between two checks that counts; it is longer than the usual interval. After a
+/// longer pause, the backend or this node was away.
 const MOST_BETWEEN: Span = Span::from_secs(35);
 
 /// Slot or lock of another node whose signed value says that the node sends beats.
@@ -69,7 +69,7 @@ struct Seen {
     first: u64,
     /// Highest counter of a beat that covers the slot or lock; none without such a beat.
     counter: Option<u64>,
-    /// Value of `passed` when that counter was first seen.
+    /// Time at which that counter was first seen, on the scale of `passed`.
     since: Span,
 }
 

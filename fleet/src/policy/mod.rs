@@ -35,7 +35,7 @@ pub mod rule;
 pub mod select;
 /// Share of the cap that the triggers of each node may use.
 pub mod share;
-/// Queue of each group that shares slots.
+/// Queues of the groups of nodes that share slots.
 pub mod slots;
 /// Selections that are resolved later.
 pub mod stored_selection;

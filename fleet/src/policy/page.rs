@@ -24,7 +24,7 @@ pub struct Page {
     pub replays: ReplayLedger,
     /// Triggers for which a request to `again` has begun.
     pub begun: Vec<Trigger>,
-    /// Each node's use of the cap.
+    /// Use of the cap by each node.
     pub shares: Shares,
 }
 

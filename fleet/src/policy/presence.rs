@@ -14,7 +14,7 @@ const AHEAD: Span = Span::from_secs(60);
 /// Presence of a node, as another node sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// Node that has signed within the last 15 minutes.
+    /// Node that has signed within the last 15 minutes, plus the skew.
     Connected,
     /// Node that has not signed within that time.
     #[default]

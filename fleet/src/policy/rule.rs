@@ -35,7 +35,7 @@ pub struct Rule {
     pub class: Option<String>,
     /// Conditions on the published facts of the node of the event.
     pub conditions: Vec<Condition>,
-    /// The environment of the run; none for any.
+    /// Environment of the run; none for any.
     pub environment: Option<String>,
     /// Whether events of this node match too.
     pub own: bool,

@@ -82,7 +82,7 @@ impl State {
 }
 
 impl Step {
-    /// Whether the state is final and the run has no more reruns.
+    /// Whether the state is final, and no rerun of the run is to come.
     pub fn is_over(&self) -> bool {
         let is_final = matches!(self.state, State::Known(outcome, _) if outcome.is_final());
         is_final && self.ran.as_ref().is_none_or(|ran| !ran.more)
