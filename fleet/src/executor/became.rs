@@ -1,4 +1,4 @@
-//! PURE: what became of triggers, by what the helper writes of its history: again(8), `again history --json`.
+//! PURE: outcomes of triggers, from the history of `again`: again(8), `again history --json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,8 @@ use crate::handover::Answer;
 use crate::wire::name::Id;
 use crate::wire::outcome::{self, Outcome, Ran};
 
-/// The newest that the history says of each trigger, in its words. Lines that are about something else are passed over.
+/// Newest outcome of each trigger in the history of `again`. Lines without an outcome of a trigger
+/// are ignored.
 pub fn became(history: &str) -> BTreeMap<Id, Answer> {
     let lines = events(history);
     let mut became: BTreeMap<Id, Answer> = BTreeMap::new();
@@ -21,7 +22,7 @@ pub fn became(history: &str) -> BTreeMap<Id, Answer> {
         };
         let ran = ran(&mut runs, line);
         for id in origin.triggers.iter().map(|trigger| &trigger.id) {
-            // A run that has ended has begun, whatever the order of the lines.
+            // A final outcome stays, whatever the order of the lines.
             let is_news = |known: &Answer| !known.outcome.is_final();
             if became.get(id).is_none_or(is_news) {
                 let answer = Answer {
@@ -45,7 +46,7 @@ fn outcome(line: &Event) -> Option<Outcome> {
     use model::Outcome::{Changed, Skipped, Succeeded, Unchanged, Unknown};
     match (line.what, line.outcome) {
         (What::Started, _) => Some(Outcome::Started),
-        // Of one that succeeded more is not known.
+        // If a run only succeeded, it is not known whether it has changed anything.
         (What::Ended, Some(Changed | Succeeded)) => Some(Outcome::Changed),
         (What::Ended, Some(Unchanged)) => Some(Outcome::Unchanged),
         (What::Ended, Some(Unknown)) => Some(Outcome::Unknown),
@@ -57,7 +58,7 @@ fn outcome(line: &Event) -> Option<Outcome> {
     }
 }
 
-/// The run that a line tells the beginning or the end of.
+/// Run whose beginning or end a line reports.
 fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Event) -> Option<Ran> {
     let has_begun = line.what == What::Started;
     if !has_begun && line.what != What::Ended {
@@ -81,9 +82,10 @@ fn ran<'a>(runs: &mut BTreeMap<(&'a str, u32), Ran>, line: &'a Event) -> Option<
     ran.check().is_ok().then(|| ran.clone())
 }
 
-/// Finds out what followed from a run in its own chain.
+/// Adds the later runs in the chain of a run: their number, the last outcome, and whether more
+/// follow.
 fn follow(ran: &mut Ran, lines: &[Event]) {
-    // What is open is little, and each once.
+    // Few requests are open at a time, and each is listed once.
     let (mut begun, mut open) = (BTreeSet::new(), Vec::new());
     for line in lines {
         let is_later = || {
@@ -99,7 +101,7 @@ fn follow(ran: &mut Ran, lines: &[Event]) {
         let was_open = known.map(|at| open.swap_remove(at)).is_some();
         match line.what {
             What::Requested | What::Delayed => open.push(own),
-            // Its new waiter has a request of its own.
+            // The new waiter has its own request.
             What::Resumed => {
                 open.retain(|(of, _)| *of != of_run);
                 open.push(own);

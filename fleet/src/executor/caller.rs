@@ -1,6 +1,8 @@
-//! `again-fleet call`: makes the calls that wait, the oldest first; one at a time for a rule, and rules side by side.
+//! `again-fleet call`: makes the waiting calls, oldest first: one at a time for each rule, and
+//! several rules in parallel.
 //!
-//! A call is taken away when it has been made. Killed in between, this program makes it again, with the same id.
+//! The file of a call is removed after the call was made. If this program is killed in between, it
+//! makes the call again, with the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,32 +28,32 @@ use super::calls::{self, Call, Calls};
 use super::ledger::locked;
 use crate::wire::outcome::cut;
 
-/// Where a program looks for others.
+/// Search path of the programs.
 const PATH: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin";
-/// How many programs run at a time.
+/// Maximum number of programs that run at the same time.
 const MOST_AT_ONCE: usize = 64;
-/// How often the directory is looked at.
+/// Interval at which the directory, and programs without a pidfd, are checked.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a program that has been told to end may take for that.
+/// Time that a program has to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
-/// How much of what a program writes is logged: lines, and bytes of each.
+/// Limits on the logged output of a program: lines, and bytes of each line.
 const MOST_LINES: usize = 1000;
 const LONGEST_LINE: usize = 1000;
 
-/// What is to be done with a call's file.
+/// Remaining action on the file of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Left {
-    /// It goes: the call was made.
+    /// Remove the file: the call was made.
     Made,
-    /// It is set aside, and why.
+    /// Set the file aside, for this reason.
     Unreadable(String),
 }
 
-/// Makes all calls, and those that come until none has come for so long.
+/// Makes all calls, and later ones until there was none for the time `idle`.
 ///
 /// # Errors
-/// The directory cannot be used, or another process is at work.
+/// The directory cannot be used, or another process makes the calls.
 pub fn work(state_dir: &Path, idle: Duration) -> Result<(), String> {
     close_all_on_exec();
     let calls = Calls::open(state_dir)?;
@@ -87,24 +89,25 @@ pub fn work(state_dir: &Path, idle: Duration) -> Result<(), String> {
     })
 }
 
-/// What stands for the rule of a call. A file with another name is a rule of its own, and is set aside.
+/// Hash of the rule in the name of a call's file. A file with another name counts as a rule of its
+/// own, and is set aside.
 fn rule(name: &str) -> &str {
     calls::of(name).unwrap_or(name)
 }
 
-/// What is going on.
+/// State of the calls.
 struct Desk {
     path: PathBuf,
     unreadable: PathBuf,
-    /// The rules whose programs run.
+    /// Rules whose programs run, as hashes.
     busy: BTreeSet<String>,
-    /// What has ended and is still there. It is not begun again.
+    /// Finished calls whose files are still in the directory. They are not made again.
     left: BTreeMap<String, Left>,
     ended: Sender<(String, Left)>,
 }
 
 impl Desk {
-    /// Begins with the oldest call of each rule that has none under way.
+    /// Begins the oldest call of each rule that has no running call.
     fn begin<'s>(&mut self, scope: &'s Scope<'s, '_>, names: &[String]) {
         for name in names {
             let is_full = self.busy.len() >= MOST_AT_ONCE;
@@ -121,7 +124,7 @@ impl Desk {
                     }
                     Err(why) => Left::Unreadable(why),
                 };
-                // Whom this is for ends after this.
+                // The receiver lives longer than this thread.
                 let _ = ended.send((name, left));
             });
         }
@@ -138,7 +141,7 @@ impl Desk {
         }
     }
 
-    /// Tries once more what did not work.
+    /// Tries again to remove or set aside the remaining files.
     fn put_away(&mut self) {
         let left = std::mem::take(&mut self.left).into_iter();
         self.left = left
@@ -164,12 +167,12 @@ impl Desk {
                 aside.display()
             );
         }
-        // So that a call is not made again because the power failed.
+        // Without the sync, the call could be made again after a power failure.
         File::open(&self.path).and_then(|directory| sync(&directory))
     }
 }
 
-/// Makes a call, and logs what came of it.
+/// Makes a call, and logs its result.
 fn make(call: &Call) {
     let event = &call.event;
     let about = format!(
@@ -213,9 +216,9 @@ fn make(call: &Call) {
     }
 }
 
-/// Runs the program. How it ended, and whether that was for the time it took.
+/// Runs the program. Returns its status, and whether it exceeded the timeout.
 fn run(call: &Call, about: &str, timeout: Duration) -> io::Result<(ExitStatus, bool)> {
-    // Not a pipe: a program that does not read holds nobody up.
+    // A memory file and not a pipe, so that a program that does not read its input blocks nothing.
     let mut input = File::from(memory_file(c"event", &call.input())?);
     input.rewind()?;
     let (output, writer) = io::pipe()?;
@@ -232,7 +235,7 @@ fn run(call: &Call, about: &str, timeout: Duration) -> io::Result<(ExitStatus, b
         .stdout(writer.try_clone()?)
         .stderr(writer);
     let child = command.spawn()?;
-    // With our ends of the pipe, or it would never end.
+    // The command holds write ends of the pipe, so the pipe would never reach its end.
     drop(command);
     let mut lines = Lines {
         about,
@@ -244,7 +247,8 @@ fn run(call: &Call, about: &str, timeout: Duration) -> io::Result<(ExitStatus, b
     ended
 }
 
-/// Logs what a program writes until it ends, and ends it in time. What it leaves in its process group ends with it.
+/// Logs the output of a program until it ends, and stops the program after the timeout. Processes
+/// that it leaves in its process group are killed.
 fn attend(
     mut child: Child,
     output: PipeReader,
@@ -268,7 +272,7 @@ fn attend(
             output = None;
         }
         if has_ended {
-            // As long as it is not waited for, nobody else has its number.
+            // The pid cannot be reused until the child is reaped.
             let _ = kill_process_group(pid, Signal::KILL);
             return Ok((child.wait()?, is_late));
         }
@@ -298,16 +302,16 @@ fn attend(
     }
 }
 
-/// What a program writes, line by line.
+/// Output of a program, split into lines.
 struct Lines<'a> {
     about: &'a str,
-    /// The beginning of a line whose end has not come.
+    /// Beginning of a line that is not complete yet.
     line: Vec<u8>,
     count: usize,
 }
 
 impl Lines<'_> {
-    /// Reads what there is, a bounded amount. Whether more may come.
+    /// Reads the available output, up to a limit. Returns whether more may come.
     fn read(&mut self, output: &mut PipeReader) -> bool {
         let mut bytes = [0; 8 << 10];
         for _ in 0..16 {

@@ -1,7 +1,9 @@
-//! The calls that wait, each in a file of its own. The executor puts them there, and `again-fleet call` takes them away.
+//! Waiting calls, each in its own file. The executor writes the files, and `again-fleet call`
+//! removes them.
 //!
-//! A call is written beside the directory, synced, renamed into it, and the directory is synced; then it counts. A file's name has
-//! its place in the order, its rule as a hash, and its id.
+//! A call is written to a file beside the directory, synced and renamed into the directory, which
+//! is then synced; only then does the call count. The name of the file has the queue position, a
+//! hash of the rule's name, and the id.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,49 +20,50 @@ use crate::wire::event::Event;
 use crate::wire::lineage::Lineage;
 use crate::wire::name::{Id, Node};
 
-/// Where the calls are, in the state directory. Nothing else is in there: systemd starts the program as soon as something is.
+/// Directory of the calls, in the state directory. It has no other files: systemd starts the
+/// program as soon as it has any.
 const DIRECTORY: &str = "calls";
-/// What is not yet a call, and what is none, is among the replays.
+/// Directory of incomplete and unreadable calls, which has the ledger too.
 const BESIDE: &str = "executor";
 const NEW: &str = "call.new";
 const UNREADABLE: &str = "call.unreadable";
-/// How many calls may wait for one rule.
+/// Maximum number of calls that wait for one rule.
 pub const MOST_OF_A_RULE: usize = 1000;
-/// The longest file, in bytes.
+/// Largest size of a file, in bytes.
 const LARGEST: u64 = 1 << 20;
 const VERSION: u32 = 1;
 
-/// An event as a program is told of it.
+/// Event in the input of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventInput {
-    /// Where it happened.
+    /// Node on which the event happened.
     pub node: Node,
-    /// The run in which it did.
+    /// Run in which the event happened.
     pub run: Id,
-    /// The run's environment.
+    /// Environment of the run.
     pub environment: String,
-    /// What happened.
+    /// Event.
     pub event: Event,
-    /// What began the story of the run.
+    /// Origins of the event's trigger.
     pub origins: Lineage,
 }
 
-/// A call that waits: which rule, its program, and the event.
+/// Waiting call: the rule, its program, and the event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// The name of the rule.
+    /// Name of the rule.
     pub rule: String,
-    /// The program, by its absolute path, and its arguments.
+    /// Program, by its absolute path, and its arguments.
     pub command: Vec<String>,
-    /// How long the program may take.
+    /// Time limit of the program.
     pub timeout: Span,
-    /// The same for the same rule and event, however often they come.
+    /// Id of the call; always the same for the same rule and event.
     pub id: Id,
-    /// The event.
+    /// Event that matched the rule.
     pub event: EventInput,
 }
 
-/// What a program reads from its standard input.
+/// Standard input of a program.
 #[derive(Serialize)]
 struct Input<'a> {
     version: u32,
@@ -74,7 +77,7 @@ struct Input<'a> {
 }
 
 impl Call {
-    /// What its program reads from its standard input: an object of JSON on one line.
+    /// Standard input of the program: a JSON object on one line.
     pub fn input(&self) -> Vec<u8> {
         let EventInput {
             node,
@@ -99,33 +102,33 @@ impl Call {
     }
 }
 
-/// What is in a file.
+/// Content of a file.
 #[derive(Serialize, Deserialize)]
 struct Page<C> {
     version: u32,
     call: C,
 }
 
-/// Why a call was not put there.
+/// Reason why a call was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotPut {
-    /// [`MOST_OF_A_RULE`] wait for its rule already.
+    /// [`MOST_OF_A_RULE`] calls of the rule wait already.
     Full,
-    /// The disk's answer.
+    /// I/O error, as a message.
     Failed(String),
 }
 
-/// The directory of calls. One process puts calls there, and one takes them away.
+/// Directory of calls. One process adds calls, and one removes them.
 pub struct Calls {
     directory: Directory,
     beside: Directory,
 }
 
 impl Calls {
-    /// Opens the calls in this state directory; directories are made where they are missing.
+    /// Opens the calls in this state directory; creates missing directories.
     ///
     /// # Errors
-    /// What is wrong with which directory.
+    /// A directory cannot be used; the message says which, and why.
     pub fn open(state_dir: &Path) -> Result<Calls, String> {
         let opened = Directory::open(state_dir, Keeps::State).and_then(|state_dir| {
             Ok(Calls {
@@ -136,10 +139,11 @@ impl Calls {
         opened.map_err(|e| format!("{e:#}").replace("AGAIN_STATE_DIR", "AGAIN_FLEET_STATE_DIR"))
     }
 
-    /// Puts a call behind all others; when this returns, it survives a crash. One whose id is there already stays as it is.
+    /// Adds a call at the end of the queue. When this returns, the call survives a crash. A call
+    /// whose id is in the queue already stays unchanged.
     ///
     /// # Errors
-    /// It is not there, or not certainly so.
+    /// The call is not stored, or may not survive a crash.
     pub fn put(&self, call: &Call) -> Result<(), NotPut> {
         let path = self.path();
         let failed = |e: io::Error| {
@@ -160,7 +164,7 @@ impl Calls {
             self.write(call, &format!("{place:0PLACE$}-{rule}-{id}"))
                 .map_err(failed)?;
         }
-        // Also for one that was there: it may be that this failed the first time.
+        // A call that was in the queue already is synced too: the first sync may have failed.
         File::open(&path)
             .and_then(|directory| sync(&directory))
             .map_err(failed)
@@ -177,7 +181,8 @@ impl Calls {
         write_through(&new, &path, &text, 0o600, OnDisk::Content).map(drop)
     }
 
-    /// The names of all that wait, the oldest first; names that systemd does not see either are none (systemd.path(5)).
+    /// Names of all waiting calls, oldest first. Names that begin with a dot are left out, since
+    /// systemd ignores them too (systemd.path(5)).
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -195,43 +200,43 @@ impl Calls {
         Ok(names)
     }
 
-    /// A path by which the directory is found, as long as this lives.
+    /// Path of the directory, which is valid as long as this value exists.
     pub fn path(&self) -> PathBuf {
         self.directory.path()
     }
 
-    /// Where one file is among the replays.
+    /// Path of a file in the directory of the ledger.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.beside.path().join(name)
     }
 
-    /// Where the last file is that was no call.
+    /// Path of the last file that was not a valid call.
     pub fn unreadable(&self) -> PathBuf {
         self.beside(UNREADABLE)
     }
 }
 
-/// How many digits the place of a call has, in its name.
+/// Number of digits of the queue position in a file's name.
 const PLACE: usize = 16;
 
-/// What of a file's name stands for its rule.
+/// Hash of the rule in a file's name; none if the name is malformed.
 pub fn of(name: &str) -> Option<&str> {
     let mut parts = name.split('-');
     let (_place, rule, id) = (parts.next()?, parts.next()?, parts.next()?);
     (id.len() == Id::MOST && parts.next().is_none()).then_some(rule)
 }
 
-/// A rule in a file's name: its own name may have any characters.
+/// Hash of a rule's name, for a file's name: the rule's name may have any characters.
 fn hash(rule: &str) -> String {
     let hash = digest(&SHA256, rule.as_bytes());
     let bytes = hash.as_ref()[..8].iter();
     bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The call in a file.
+/// Call in a file.
 ///
 /// # Errors
-/// Why it is none.
+/// The file cannot be read, or is not a valid call.
 pub fn read(path: &Path) -> Result<Call, String> {
     let text = read_regular(path, LARGEST, OFlags::NOFOLLOW.bits() as i32);
     let text = text.map_err(|e| e.to_string())?;

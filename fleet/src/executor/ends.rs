@@ -1,5 +1,5 @@
-//! Processes whose ends change what became of triggers: waiters, which become runs, and runs. Read from `again status --json`, and held
-//! by pidfds, which the service waits for.
+//! Processes whose end may change the outcome of a trigger: runs, and waiters, which become runs.
+//! They are read from `again status --json`, and held with pidfds, on which the service waits.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -14,24 +14,24 @@ use crate::handover::{Answer, MOST_PIDFDS};
 use crate::wire::name::Id;
 use crate::wire::outcome::Outcome;
 
-/// How many processes are held while it is found out which of them are followed.
+/// Maximum number of processes that are held before it is known which of them are followed.
 const MOST_HELD: usize = 64;
-/// The unit of start times in /proc: USER_HZ is 100 wherever this program is built for.
+/// Unit of start times in /proc: USER_HZ is 100 on every platform that this program is built for.
 const TICK: Span = Span::from_nanos(10_000_000);
 
-/// A waiter or a run in `again status`.
+/// Waiter or run in `again status`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Unknown where the waiter is dead or another machine's.
+    /// Pid; none if the waiter is dead, on another machine or in an unknown state.
     pid: Option<i32>,
     chain: String,
     triggers: Vec<Id>,
 }
 
-/// A process, and its pidfd if it could be opened.
+/// Process, and its pidfd if it could be opened.
 pub type Held = (Process, Option<OwnedFd>);
 
-/// The runs and waiters in the output of `again status --json`.
+/// Runs and waiters in the output of `again status --json`.
 ///
 /// # Errors
 /// The text is not such an output.
@@ -49,7 +49,8 @@ pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
         let run = target.running;
         found.extend(run.map(|run| process(Some(run.pid), run.chain, run.origin)));
         found.extend(target.timers.into_iter().map(|timer| {
-            // A pid on another machine says nothing here, and nothing is known of a state with another word.
+            // A pid on another machine has no meaning here, and the pid in an unknown state may be
+            // such a one.
             let is_here = timer
                 .state
                 .is_some_and(|state| state != TimerState::Foreign);
@@ -60,7 +61,7 @@ pub fn processes(status: &str) -> serde_json::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Opens pidfds of processes from a status that was asked for at `asked`.
+/// Opens pidfds of processes from a status that was requested at `asked`.
 pub fn hold(processes: Vec<Process>, asked: Boottime) -> Vec<Held> {
     let mut left = MOST_HELD;
     let held = processes.into_iter().map(|one| {
@@ -72,8 +73,9 @@ pub fn hold(processes: Vec<Process>, asked: Boottime) -> Vec<Held> {
     held.collect()
 }
 
-/// The pidfd of a process with this pid that started before `asked`. A process that lived when the status was asked for has kept
-/// its pid since, so that no later one is taken for it. The start time is read after the pidfd was opened.
+/// Pidfd of the process with this pid, if the process started before `asked`. A process that lived
+/// when the status was requested has kept its pid since, so no later process is mistaken for it.
+/// The start time is read after the pidfd was opened.
 fn pidfd(pid: i32, asked: Boottime) -> Option<OwnedFd> {
     let positive = Some(pid).filter(|pid| *pid > 0)?;
     let pidfd = pidfd_open(Pid::from_raw(positive)?, PidfdFlags::empty()).ok()?;
@@ -81,8 +83,9 @@ fn pidfd(pid: i32, asked: Boottime) -> Option<OwnedFd> {
     (started + TICK <= asked).then_some(pidfd)
 }
 
-/// The pidfds of what is followed, and marks the answers that need more than these: where a process has no pidfd, or a trigger's
-/// run none of these processes. `answers` are those for `ids`.
+/// Pidfds of the followed processes. Sets `is_unwatched` in the answers that these do not cover: a
+/// followed process has no pidfd, or the trigger's run is none of these processes. `answers` are in
+/// the order of `ids`.
 pub fn pidfds(held: Vec<Held>, ids: &[Id], answers: &mut [Answer]) -> Vec<OwnedFd> {
     for answer in &mut *answers {
         answer.is_unwatched = answer.outcome == Outcome::Started;
@@ -110,7 +113,8 @@ pub fn pidfds(held: Vec<Held>, ids: &[Id], answers: &mut [Answer]) -> Vec<OwnedF
 }
 
 impl Process {
-    /// Whether more becomes of this trigger when the process ends: it works for the trigger, or in the chain of the trigger's run.
+    /// Whether the end of the process may change the answer on this trigger: the process works for
+    /// the trigger, or in the chain of the trigger's run.
     fn is_followed(&self, id: &Id, answer: &Answer) -> bool {
         let is_of_chain = answer.ran.as_ref().is_some_and(|ran| {
             let goes_on = ran.more || !answer.outcome.is_final();

@@ -1,5 +1,5 @@
-//! An event that matched a rule, verified and looked at again: the trigger that it is, on nobody's word but its node's signature's and this
-//! node's own rules.
+//! Event that matched a rule, verified and matched again. Its trigger depends only on values that
+//! the event's node has signed, and on this node's own rules.
 
 use super::calls::{Call, EventInput};
 use crate::identity::verifier::Verifier;
@@ -17,24 +17,25 @@ fn wrong(why: String) -> Untrusted {
     Malformed::new(why).into()
 }
 
-/// An event that matched a rule, as its node has signed it.
+/// Event that matched a rule, signed by its node.
 pub struct Happened {
-    /// The batch that it is in.
+    /// Batch of the event.
     pub batch: Batch,
-    /// The event.
+    /// Event.
     pub event: Event,
     signer: Option<Signer>,
-    /// What its node told of itself.
+    /// Published facts of the event's node.
     told: Option<Inventory>,
-    /// The rule's name.
+    /// Name of the rule.
     rule: String,
 }
 
 impl Happened {
-    /// Opens a value.
+    /// Verifies a value.
     ///
     /// # Errors
-    /// Its node did not sign it, or there is no such event in it.
+    /// The value is malformed, a part of it was not signed by the event's node, or the batch has no
+    /// such event.
     pub fn open(verifier: &Verifier<'_>, value: &[u8]) -> Result<Happened, Untrusted> {
         let met = RuleMatch::read(value)?;
         let (signer, batch) = verifier.own::<Batch>(&met.batch)?;
@@ -62,15 +63,15 @@ impl Happened {
         })
     }
 
-    /// Whether it is one of these events, and its run began as the batch says.
+    /// Whether the event is one of those that a run left, and the run began as the batch says.
     pub fn is_of(&self, run: &RunEvents) -> bool {
         run.begun == self.batch.begun && run.events.contains(&self.event)
     }
 
-    /// The trigger that it is by a rule, and the call that it makes, if it makes one.
+    /// Trigger that the event becomes under its rule, and the call, if the rule names a program.
     ///
     /// # Errors
-    /// There is no such rule, or it does not match the rule.
+    /// This node has no such rule, the event does not match it, or no trigger can be made of it.
     pub fn trigger(
         &self,
         namespace: &Namespace,

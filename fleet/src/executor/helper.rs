@@ -1,4 +1,4 @@
-//! The helper: how it is asked, what it must not inherit, and what it leaves behind.
+//! Requests to `again`: its arguments, its environment, and the processes that it leaves behind.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,18 +16,19 @@ use super::order::Order;
 use crate::helper;
 use crate::settings::Settings;
 
-/// The name of the timer that all triggers share. The module keeps it for itself.
+/// Name of the timer that all triggers share. The Puppet module reserves it.
 const TIMER: &str = "again-fleet";
-/// The helper waits 5 s for a record that somebody else holds, for each that it needs.
+/// Time limit of `again`, which waits up to 5 s for each record that another process has locked.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where the all-in-one packages have Puppet; cron's own path lacks it too.
+/// Directory of Puppet in the all-in-one packages. The default path of cron lacks it too.
 const PUPPET: &str = "/opt/puppetlabs/bin";
 
-/// How much the helper may write with `--json`, in bytes. The helper bounds it itself, and what it still has may be what is asked for: a node
-/// that is busy begins many chains within seconds.
+/// Maximum size of the output of `again` with `--json`, in bytes. `again` itself bounds the output,
+/// and all of it may be needed: a busy node begins many chains within seconds.
 const LONGEST_OUTPUT: usize = 16 << 20;
 
-/// What systemd tells a service of itself (systemd.exec(5)); and our own settings. A run from cron has none of these.
+/// Prefixes of the variables that systemd sets for a service (systemd.exec(5)), and of our own
+/// settings. A run from cron has none of these.
 const OURS: [&str; 12] = [
     "LISTEN_",
     "INVOCATION_ID",
@@ -43,18 +44,19 @@ const OURS: [&str; 12] = [
     "AGAIN_FLEET_",
 ];
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// It is on record, in the helper's words.
+    /// Recorded by `again`, with its message.
     Recorded(String),
-    /// It is not, and why.
+    /// Not recorded, for this reason.
     Refused(String),
-    /// That is not known.
+    /// Not known whether it was recorded, for this reason.
     Unknown(String),
 }
 
-/// Asks the helper. When it has answered, the process that it leaves behind is in a scope of its own, if it gets one at all.
+/// Sends a request to `again`. The process that `again` leaves behind then has its own scope, if it
+/// could get one.
 pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     let program = settings.helper.display();
     if let Err((_, why)) = settings.check_cwd() {
@@ -66,7 +68,7 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
         Err(e) => return Done::Refused(format!("{program} cannot be started: {e}")),
     };
     if !has_ended(&mut child) {
-        // Whatever it has on record by now stays there.
+        // Requests that it has recorded by now stay recorded.
         let _ = (child.kill(), child.wait());
         return Done::Unknown(format!(
             "{program} has not answered within {} s",
@@ -88,7 +90,8 @@ pub fn ask(settings: &Settings, order: &Order<'_>) -> Done {
     })
 }
 
-/// Output of `again history --json`. `again` fails also for a pending target whose record it cannot read, and prints all events.
+/// Output of `again history --json`. `again` also fails if it cannot read the record of a pending
+/// target, but still prints all events.
 ///
 /// # Errors
 /// `again` prints nothing; the message has the reason.
@@ -96,7 +99,8 @@ pub fn history(settings: &Settings) -> Result<String, String> {
     output(settings, "history", &[Exit::Failure])
 }
 
-/// Output of `again status --json`. `again` fails also for a record that it cannot read, and prints all others.
+/// Output of `again status --json`. `again` also fails if it cannot read a record, but still prints
+/// all others.
 ///
 /// # Errors
 /// `again` prints nothing; the message has the reason.
@@ -104,7 +108,8 @@ pub fn status(settings: &Settings) -> Result<String, String> {
     output(settings, "status", &[Exit::NothingPending, Exit::Failure])
 }
 
-/// Output of a verb of `again` with `--json`, if it succeeds, or prints anything and ends with one of these statuses.
+/// Output of a verb of `again` with `--json`, if the verb succeeds, or if it prints anything and
+/// ends with one of these statuses.
 fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, String> {
     let program = settings.helper.display();
     let mut command = plain(settings, std::env::vars_os());
@@ -118,7 +123,7 @@ fn output(settings: &Settings, verb: &str, exits: &[Exit]) -> Result<String, Str
     Err(format!("{program} ended with {status}"))
 }
 
-/// What is run. Nothing in here comes from a trigger but the delta and the word, which is data.
+/// Command for a request. Only the delta and the word, which is data, come from triggers.
 fn command(
     settings: &Settings,
     order: &Order<'_>,
@@ -134,11 +139,12 @@ fn command(
     command
 }
 
-/// The helper, asked nothing yet.
+/// Command that runs `again`, without arguments.
 fn plain(settings: &Settings, around: impl Iterator<Item = (OsString, OsString)>) -> Command {
     let mut command = Command::new(&settings.helper);
     command.env_clear().envs(environment(around));
-    // With a group, which is the one that it has, it is started by fork(2): posix_spawn(3) leaves signals 32 and 33 ignored.
+    // The group is the current one. Setting it selects fork(2): posix_spawn(3) would leave signals
+    // 32 and 33 ignored.
     command.gid(rustix::process::getegid().as_raw());
     command
         .stdin(Stdio::null())
@@ -147,7 +153,7 @@ fn plain(settings: &Settings, around: impl Iterator<Item = (OsString, OsString)>
     command
 }
 
-/// The environment of a run from cron, as far as this unit has it.
+/// Environment as in a run from cron, as far as this unit has it.
 fn environment(around: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     let is_ours = |name: &OsStr| {
         OURS.iter()
@@ -174,7 +180,8 @@ fn with_puppet(mut path: OsString) -> OsString {
     path
 }
 
-/// Waits until it has ended. What it writes fits into its pipes.
+/// Waits until the program has ended. Returns false after [`PATIENCE`]. The output of the program
+/// fits into its pipes.
 fn has_ended(child: &mut Child) -> bool {
     let pid = i32::try_from(child.id()).unwrap_or(-1);
     match process::identify(pid).map(pidfd::hold) {
@@ -184,7 +191,7 @@ fn has_ended(child: &mut Child) -> bool {
     }
 }
 
-/// The line that says what was done, or why not.
+/// First line of the output, with the result or the reason.
 fn line(child: &mut Child) -> String {
     let mut text = Vec::new();
     if let Some(out) = &mut child.stdout {
@@ -201,7 +208,8 @@ fn line(child: &mut Child) -> String {
     line.strip_prefix("again: ").unwrap_or(line).to_owned()
 }
 
-/// The processes in the control group of this service; nothing where this is none. Once it ends, systemd ends them too.
+/// Processes in the control group of this service; none if this is not a service. When the service
+/// ends, systemd ends them too.
 pub fn group() -> Option<BTreeSet<i32>> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let procs = paths(&text)
@@ -210,7 +218,8 @@ pub fn group() -> Option<BTreeSet<i32>> {
     Some(procs.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
-/// Where the processes of a service may be listed: in the unified hierarchy of control groups, or in systemd's own (proc_pid_cgroup(5)).
+/// Paths at which the processes of a service may be listed: in the unified hierarchy of control
+/// groups, or in systemd's own (proc_pid_cgroup(5)).
 fn paths(text: &str) -> Vec<PathBuf> {
     let listed = text.lines().flat_map(|line| {
         let (roots, path): (&[&str], &str) =

@@ -1,5 +1,5 @@
-//! The ledger on disk, of which there is one writer. Nothing is believed to be on disk that was not synced. Changes are appended; when
-//! they are as long as all the rest, the file is written anew.
+//! Ledger on disk, which has a single writer. Only synced data counts as stored. Changes are
+//! appended; when they are about as long as the rest, the file is rewritten.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,33 +18,34 @@ use crate::policy::share::Shares;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::Trigger;
 
-/// The file, and what is to be in it.
+/// Ledger file, and its content.
 pub struct Ledger {
     directory: Directory,
     page: Page,
-    /// The changes that are not in the file yet.
+    /// Changes that are not in the file yet.
     pending: Vec<u8>,
     is_saved: bool,
     file: Appended,
-    /// Held as long as this lives.
+    /// Lock, held as long as this value exists.
     _lock: File,
 }
 
-/// The file as far as it is whole.
+/// Ledger file that is open for appending.
 #[derive(Default)]
 struct Appended {
-    /// None if it has to be written anew.
+    /// File; none if it has to be rewritten.
     file: Option<File>,
-    /// Length, and when it is written anew, in bytes.
+    /// Length, and the length beyond which the file is rewritten, in bytes.
     length: u64,
     most: u64,
 }
 
 impl Ledger {
-    /// Opens the ledger in this state directory; directories are made where they are missing.
+    /// Opens the ledger in this state directory; creates missing directories.
     ///
     /// # Errors
-    /// What is wrong with which directory; or another process has the ledger.
+    /// A directory cannot be used (the message says which, and why), or another process has the
+    /// ledger.
     pub fn open(state_dir: &Path) -> Result<Ledger, String> {
         let (below, _) = parts();
         let directory = Directory::open(state_dir, Keeps::State)
@@ -65,17 +66,17 @@ impl Ledger {
         })
     }
 
-    /// The replays.
+    /// Replay ledger.
     pub fn replays(&self) -> &ReplayLedger {
         &self.page.replays
     }
 
-    /// What was begun with and not ended.
+    /// Triggers for which a request to `again` has begun and not ended.
     pub fn begun(&self) -> &[Trigger] {
         &self.page.begun
     }
 
-    /// Each node's use of the cap.
+    /// Use of the cap by each node.
     pub fn shares(&self) -> &Shares {
         &self.page.shares
     }
@@ -87,12 +88,12 @@ impl Ledger {
         }
     }
 
-    /// Takes over each node's use of the cap.
+    /// Replaces the use of the cap by each node.
     pub fn set_shares(&mut self, shares: Shares) {
         self.change(&Change::Shares(shares));
     }
 
-    /// Records what becomes of a trigger.
+    /// Records the outcome of a trigger.
     pub fn record(
         &mut self,
         trigger: &Trigger,
@@ -105,29 +106,31 @@ impl Ledger {
         self.change(&Change::Recorded(Box::new(record)));
     }
 
-    /// Forgets what no longer matters.
+    /// Removes entries that no longer matter.
     pub fn forget(&mut self, now: &Moment) {
         self.change(&Change::Forgotten(now.clone()));
     }
 
-    /// Writes down for which triggers the helper is going to be asked; and waits until the disk has that, and all that was recorded.
+    /// Stores the triggers for which a request to `again` is about to begin. Returns when these,
+    /// and all earlier changes, are on disk.
     ///
     /// # Errors
-    /// It cannot be written; then nothing has begun.
+    /// The file cannot be written; then no request has begun.
     pub fn begin(&mut self, triggers: Vec<Trigger>) -> Result<(), String> {
         self.end(triggers);
         self.save().inspect_err(|_| self.page.begun.clear())
     }
 
-    /// The helper has been asked; of all but these it is known what it did. The disk may learn that later.
+    /// Notes that the request to `again` has ended. `unknown` are the triggers whose result is not
+    /// known. The change may be written to disk later.
     pub fn end(&mut self, unknown: Vec<Trigger>) {
         self.change(&Change::Begun(unknown));
     }
 
-    /// Waits until the disk has everything.
+    /// Returns when all changes are on disk.
     ///
     /// # Errors
-    /// It cannot be written. The next time the whole file is written anew.
+    /// The file cannot be written. The next attempt rewrites the whole file.
     pub fn save(&mut self) -> Result<(), String> {
         if self.is_saved {
             return Ok(());
@@ -146,7 +149,7 @@ impl Ledger {
 }
 
 impl Appended {
-    /// Appends to the file and syncs it, or writes it anew if it is too long or not whole.
+    /// Appends to the file and syncs it, or rewrites it if it is too long or incomplete.
     fn append(
         mut self,
         text: &[u8],
@@ -163,7 +166,7 @@ impl Appended {
         }
     }
 
-    /// Puts another file under the name: all or nothing.
+    /// Replaces the file atomically.
     fn anew(directory: &Path, text: &[u8]) -> io::Result<Appended> {
         let file = atomic_write(&directory.join(parts().1), text, 0o600, OnDisk::Name)?;
         Ok(Appended {
@@ -173,7 +176,8 @@ impl Appended {
         })
     }
 
-    /// Opens the file that has this text, which an earlier process may not have synced.
+    /// Opens the file, which has this content. Syncs it, since an earlier process may not have done
+    /// so.
     fn open(path: &Path, text: &[u8]) -> io::Result<Appended> {
         let mut options = File::options();
         let options = options
@@ -190,12 +194,12 @@ impl Appended {
     }
 }
 
-/// The directory and the name of the file.
+/// Directory and name of the file.
 fn parts() -> (&'static str, &'static str) {
     page::FILE.split_once('/').expect("below a directory")
 }
 
-/// Locks a file, which is made if it is missing; there is one process of this verb.
+/// Locks a file, which is created if it is missing, so that only one process of this verb runs.
 pub(super) fn locked(path: &Path, verb: &str) -> io::Result<File> {
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false).mode(0o600);
@@ -210,7 +214,7 @@ pub(super) fn locked(path: &Path, verb: &str) -> io::Result<File> {
     }
 }
 
-/// What is in the file. One that cannot be read is set aside: the helper remembers the numbers too.
+/// Content of the file. A file that cannot be read is set aside: `again` remembers the numbers too.
 fn read(path: &Path) -> (Page, Appended) {
     let text = match read_regular(path, LARGEST, OFlags::NOFOLLOW.bits() as i32) {
         Ok(text) => text,
@@ -219,7 +223,7 @@ fn read(path: &Path) -> (Page, Appended) {
     };
     match Page::parse(&text) {
         Ok((page, is_whole)) => {
-            // One that cannot be opened, or has a torn end, is written anew.
+            // A file that cannot be opened, or has a torn end, is rewritten.
             let file = is_whole.then(|| Appended::open(path, &text).unwrap_or_default());
             (page, file.unwrap_or_default())
         }

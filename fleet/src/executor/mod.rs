@@ -1,32 +1,33 @@
-//! The executor. The service, which is not root, hands over what it thinks good; here all of it is verified again, on nobody's
-//! word but the signature's, and passed on to the helper. What is run is this node's own setting. An event that matched a rule is looked at
-//! again in the same way; where the rule names a program, its call is put on disk in the place of that.
+//! Executor. The service, which is not root, passes on triggers that it accepts. The executor
+//! verifies all of them again, from their signatures alone, and passes them to `again`. The command
+//! that runs is a setting of this node. An event that matched a rule is verified in the same way;
+//! if the rule names a program, its call is stored on disk instead.
 //!
-//! A trigger that is to be taken is written down before the helper is asked, and entered into the replays afterwards. What was
-//! written down and not entered, because this program was killed in between, is passed on again first of all: the helper knows
-//! its number.
+//! A trigger that is to be accepted is stored before the request to `again`, and recorded in the
+//! replay ledger afterwards. If this program is killed in between, the next process first passes
+//! the stored trigger on again: `again` knows its number.
 
-/// What became of triggers.
+/// Outcomes of triggers.
 mod became;
-/// What makes the calls.
+/// Program that makes the calls.
 pub mod caller;
-/// Calls of programs that wait.
+/// Waiting calls of programs.
 pub mod calls;
 /// Ends of waiters and runs.
 mod ends;
 /// Events that matched a rule.
 mod event;
-/// The helper, and what it must not inherit.
+/// Requests to `again`.
 mod helper;
-/// The ledger on disk.
+/// Ledger on disk.
 mod ledger;
-/// The cap and the triggers that `again` has on record.
+/// Cap and triggers in the records of `again`.
 mod observation;
-/// What is asked of the helper.
+/// Content of a request to `again`.
 mod order;
-/// The share of the cap for each node.
+/// Share of the cap for each node.
 mod share;
-/// The socket.
+/// Socket of the executor.
 pub mod socket;
 
 use std::cell::RefCell;
@@ -57,18 +58,18 @@ use helper::Done;
 use ledger::Ledger;
 use order::{Taken, orders};
 
-/// Takes triggers.
+/// Executor of triggers.
 pub struct Executor {
     flags: Flags,
     around: Surroundings,
     ledger: Option<Ledger>,
     calls: Option<Calls>,
-    /// What was wrong with the spool last, which is logged once.
+    /// Last error when files were marked or removed; the same error is logged once.
     trouble: Option<String>,
 }
 
 impl Executor {
-    /// With these settings.
+    /// Executor with these flags. It opens the ledger and the calls when they are first needed.
     pub fn new(flags: Flags, around: Surroundings) -> Self {
         Executor {
             flags,
@@ -79,7 +80,8 @@ impl Executor {
         }
     }
 
-    /// What becomes of each of these values. What cannot be judged now is held.
+    /// Answer to each of these values, in the same order. A value that cannot be judged now is
+    /// held.
     pub fn answer(&mut self, values: &[Vec<u8>]) -> Vec<Answer> {
         let answers = self.try_to_answer(values).unwrap_or_else(|why| {
             error!("nothing is taken: {why}");
@@ -90,7 +92,7 @@ impl Executor {
     }
 
     fn try_to_answer(&mut self, values: &[Vec<u8>]) -> Result<Vec<Answer>, String> {
-        // Read anew each time: what an operator or the CA has changed counts at once.
+        // Read anew each time, so that changes by an operator or the CA take effect immediately.
         let case = Case::new(&self.flags, &self.around)?;
         let ledger = match &mut self.ledger {
             Some(ledger) => ledger,
@@ -152,11 +154,12 @@ impl Executor {
         Ok(answers)
     }
 
-    /// Answers about triggers that were accepted, from the history of `again`, and pidfds of the processes whose ends change these
-    /// answers.
+    /// Answers about accepted triggers, from the history of `again`, and pidfds of the processes
+    /// whose ends change these answers.
     pub fn became(&self, ids: &[Id]) -> (Vec<Answer>, Vec<OwnedFd>) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
-        // In this order, nothing is missed: a process that ends after the first is held, and what ended before is in the second.
+        // In this order, nothing is missed: a process that ends after the status was read is held,
+        // and earlier ends are in the history.
         let held = settings.as_ref().ok().map(held);
         let known = settings.and_then(|settings| helper::history(&settings));
         let known = known.unwrap_or_else(|why| {
@@ -179,8 +182,8 @@ impl Executor {
         (answers, pidfds)
     }
 
-    /// Marks the files of runs whose events are all published, and removes those that were marked more than an hour ago. Removes the requests
-    /// that have these ids.
+    /// Marks the files of runs whose events are all published, and removes those that were marked
+    /// more than an hour ago. Removes the requests that have these ids.
     pub fn mark(&mut self, runs: &[Id]) {
         let settings = settings::settings(&self.flags, &self.around).map_err(|e| e.to_string());
         let marked = settings.and_then(|settings| {
@@ -201,7 +204,7 @@ impl Executor {
         self.trouble = trouble;
     }
 
-    /// Leaves nothing behind that the next process would have to do again.
+    /// Saves the ledger and removes marked files before the process ends.
     pub fn rest(&mut self) {
         if let Some(Err(why)) = self.ledger.as_mut().map(Ledger::save) {
             warn!("{why}");
@@ -228,7 +231,7 @@ fn said(outcome: Outcome, why: &str) -> Answer {
     }
 }
 
-/// Why a trigger is superseded.
+/// Reason why a trigger is superseded.
 fn superseded(trigger: &Trigger, above: u64) -> String {
     format!("its number {} is not above {above}", trigger.number)
 }
@@ -238,7 +241,7 @@ fn refused(why: &str) -> Answer {
     said(Outcome::Refused, why)
 }
 
-/// What is to be said of a value that is not believed.
+/// Answer to a value that is not trusted.
 fn untrusted(untrusted: &Untrusted) -> Answer {
     let why = untrusted.to_string();
     match untrusted.is_ours() {
@@ -247,7 +250,7 @@ fn untrusted(untrusted: &Untrusted) -> Answer {
     }
 }
 
-/// The waiters and runs of this node.
+/// Waiters and runs of this node.
 ///
 /// # Errors
 /// The status cannot be read; the reason was logged.
@@ -261,7 +264,7 @@ fn held(settings: &Settings) -> Result<Vec<ends::Held>, ()> {
     Ok(ends::hold(processes, asked))
 }
 
-/// The triggers that would start a run now.
+/// Triggers that would start a run now.
 fn runs(judged: &mut [Result<(Came, Verdict), Answer>]) -> Vec<(&Trigger, &mut Verdict)> {
     let judged = judged.iter_mut().filter_map(|one| one.as_mut().ok());
     let runs =
@@ -270,7 +273,7 @@ fn runs(judged: &mut [Result<(Came, Verdict), Answer>]) -> Vec<(&Trigger, &mut V
         .collect()
 }
 
-/// Puts a call where it waits. What is to be said of its event.
+/// Stores a call. Returns the answer about its event.
 fn put(calls: &mut Option<Calls>, settings: &Settings, call: &Call) -> Answer {
     let opened = match calls {
         Some(calls) => Ok(calls),
@@ -296,22 +299,23 @@ fn put(calls: &mut Option<Calls>, settings: &Settings, call: &Call) -> Answer {
     said(outcome, &why)
 }
 
-/// What a value turned out to be.
+/// Verified content of a value.
 struct Came {
     trigger: Trigger,
-    /// The call that is made in the place of a run.
+    /// Call that is made instead of a run.
     call: Option<Call>,
-    /// The event of this node that it is, which a run has to have left in the spool.
+    /// Event that the trigger comes from, if it is one of this node. A run must have left it in the
+    /// spool.
     own: Option<Happened>,
 }
 
-/// What a question is judged by.
+/// Settings and state for judging one request.
 struct Case {
     settings: Settings,
     rules: Rules,
     authority: Option<Authority>,
     reactions: Vec<Rule>,
-    /// What the run that was looked for last has left in the spool.
+    /// Run that was looked up last, and the events that it left in the spool.
     last_run: RefCell<Option<(Id, Option<RunEvents>)>>,
 }
 
@@ -339,8 +343,8 @@ impl Case {
         }
     }
 
-    /// Passes on what an earlier process had begun with. What nobody may take any more was taken if `again` shows it, and is left
-    /// alone otherwise.
+    /// Passes on triggers that an earlier process had begun with. A trigger that can no longer be
+    /// accepted is recorded as accepted if `again` shows it, and dropped otherwise.
     fn finish(&self, ledger: &mut Ledger, now: &Moment) -> Result<(), String> {
         let (mut taken, mut late) = (Vec::new(), Vec::new());
         for (at, trigger) in ledger.begun().iter().enumerate() {
@@ -357,7 +361,7 @@ impl Case {
         if !late.is_empty() {
             let shown = helper::status(&self.settings)? + &helper::history(&self.settings)?;
             let mut shares = ledger.shares().clone();
-            // An id is 32 random digits, and nothing else in these texts has them.
+            // An id has 32 random digits, which no other part of these texts has.
             late.retain(|trigger| {
                 let is_shown = shown.contains(trigger.id.as_str());
                 if !is_shown {
@@ -379,8 +383,9 @@ impl Case {
         }
     }
 
-    /// A verdict on each value; or else what is to be said of it. Those with the lowest numbers are judged first, and what is to
-    /// be taken waits in the replays from then on, so that no name that makes room cuts it off.
+    /// Verdict on each value, or the answer to it. Triggers with lower numbers are judged first. A
+    /// trigger that is to be accepted is recorded as waiting, so that the floor of a removed name
+    /// does not reject it.
     fn judge_all(
         &self,
         ledger: &mut Ledger,
@@ -391,7 +396,7 @@ impl Case {
         let came = values.iter().map(|value| {
             let came = self.admitted(value)?;
             let Trigger { sender, name, .. } = &came.trigger;
-            // Under a key there is one value. What becomes of a second one hangs on how the first one fares.
+            // Each key has one value. The outcome of a second one depends on that of the first.
             match keys.insert((sender.clone(), name.clone())) {
                 true => Ok(came),
                 false => Err(said(
@@ -427,7 +432,7 @@ impl Case {
             Verdict::Settled(outcome, why) => ledger.record(trigger, *outcome, why, skew, now),
             Verdict::Known(..) | Verdict::Superseded(_) | Verdict::Held(_) => {}
         }
-        // A copy that comes again is nothing new.
+        // A copy of a trigger that has an outcome is logged as such.
         let (already, outcome, why) = match &verdict {
             Verdict::Settled(outcome, why) => ("", *outcome, why.clone()),
             Verdict::Known(outcome, why) => ("already ", *outcome, why.clone()),
@@ -450,7 +455,7 @@ impl Case {
         Ok(verdict)
     }
 
-    /// The trigger that somebody has sent to this node whom it listens to.
+    /// Verified trigger in a value, if this node accepts its signer.
     fn admitted(&self, value: &[u8]) -> Result<Came, Answer> {
         if RuleMatch::is(value) {
             return self.happened(value);
@@ -471,8 +476,8 @@ impl Case {
         }
     }
 
-    /// The trigger that an event is which matched a rule. The service has this node's certificate, and so this node's signature is no evidence of
-    /// what its own runs have done.
+    /// Trigger that an event becomes under a rule. The service has this node's certificate, so this
+    /// node's signature is not evidence of what its own runs have done.
     fn happened(&self, value: &[u8]) -> Result<Came, Answer> {
         let happened = Happened::open(&self.verifier(), value).map_err(|why| untrusted(&why))?;
         let (rules, namespace) = (&self.reactions, &self.settings.namespace);
@@ -486,7 +491,8 @@ impl Case {
         })
     }
 
-    /// Whether a run of this node has left an event in the spool; or else what is to be said of it.
+    /// Checks that a run of this node has left an event in the spool. The error is the answer to
+    /// the event.
     fn is_left(&self, own: &Happened) -> Result<(), Answer> {
         let spool = Spool(self.settings.spool_dir.clone());
         let (path, run, n) = (spool.path().display(), &own.batch.run, own.event.n);
@@ -507,7 +513,8 @@ impl Case {
         }
     }
 
-    /// Has the helper put these on record, and enters those that are. What is to be said of each.
+    /// Sends requests for these triggers to `again`, and records those that `again` has recorded.
+    /// Returns the answer to each.
     fn pass_on(&self, ledger: &mut Ledger, taken: &[Taken], now: &Moment) -> Vec<(usize, Answer)> {
         let pace = Pace {
             spread: self.settings.spread,

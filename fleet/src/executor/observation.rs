@@ -1,4 +1,5 @@
-//! PURE: the cap and the triggers that `again` has on record: again(8), `again status --json` and `again history --json`.
+//! PURE: cap and triggers in the records of `again`: again(8), `again status --json` and `again
+//! history --json`.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +11,12 @@ use again_base::sys::localtime::from_utc;
 
 use crate::policy::share::{Cap, Event, Observation, Recorded};
 
-/// An observation of the target that triggers run: the one of the newest request in the history. Without any it is the one that was
-/// `known` before, or one that works for triggers now.
+/// Observation of the target that triggers run: the target of the newest request in the history, or
+/// else the one that was `known` before, or else one that works for triggers now.
 ///
 /// # Errors
-/// The status cannot be read, or `again` cannot read the record of the target; the message has the reason.
+/// The status cannot be read, `again` cannot read the record of the target, or the target has no
+/// cap; the message has the reason.
 pub fn observation(
     status: &str,
     history: &str,
@@ -45,7 +47,7 @@ pub fn observation(
     if let Some(started) = running.and_then(started)
         && !events.contains(&started)
     {
-        // The history gets the start of a run a moment after the record, and may have forgotten it.
+        // The history gets the start of a run a moment after the status, and may have dropped it.
         let later = events.iter().position(|(at, _)| *at > started.0);
         events.insert(later.unwrap_or(events.len()), started);
     }
@@ -68,7 +70,7 @@ fn works_for_triggers(target: &Target) -> bool {
     all.any(|origin| !triggers(origin).is_empty())
 }
 
-/// The start of a run, as the history shows it.
+/// Start of a run, as the history shows it.
 fn started(run: &Running) -> Option<(Walltime, Event)> {
     let at = from_utc(&run.started_at)?;
     let event = Event::Started {

@@ -1,4 +1,4 @@
-//! PURE: what is asked of the helper for triggers that are taken together.
+//! PURE: requests to `again` for triggers that are accepted together.
 
 use again_base::model::Span;
 use again_base::schema::origin::{self, Word};
@@ -8,30 +8,31 @@ use crate::policy::pace::{self, Pace};
 use crate::wire::lineage::Lineage;
 use crate::wire::trigger::Trigger;
 
-/// A trigger that is to be taken.
+/// Trigger that is to be accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Which value of the question it was.
+    /// Index of the trigger among those that were passed in.
     pub at: usize,
     /// Trigger as its sender signed it.
     pub trigger: Trigger,
-    /// What of its lineage has not gone too far.
+    /// Lineage without the origins beyond the limit on hops.
     pub lineage: Lineage,
 }
 
-/// One request.
+/// Request to `again`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order<'a> {
-    /// How long the run waits at least; whole seconds.
+    /// Minimum wait of the run, in whole seconds.
     pub delta: Span,
-    /// The rest.
+    /// Argument of `--origin`: the origins, the jitter and the triggers.
     pub word: Word,
-    /// What it is for.
+    /// Triggers of the request.
     pub members: Vec<&'a Taken>,
 }
 
-/// One request for what may run soonest, and one for all that has to wait longer: a run that is early enough for one is too
-/// early for the other, and the helper keeps one due time and one that comes next.
+/// Requests for these triggers: one for those with the shortest delta, and one for all others. A
+/// run that is early enough for the first is too early for the others, and `again` keeps one due
+/// time and a later one.
 pub fn orders<'a>(taken: &'a [Taken], pace: &Pace, skew: Span) -> Vec<Order<'a>> {
     let soonest = taken.iter().map(delta).min();
     let (soon, later): (Vec<&Taken>, Vec<&Taken>) =
@@ -46,7 +47,7 @@ fn order<'a>(members: Vec<&'a Taken>, pace: &Pace, skew: Span) -> Order<'a> {
         .map(|one| delta(one))
         .max()
         .unwrap_or_default();
-    // Whoever need not wait any longer runs for all.
+    // The trigger with the shortest jitter decides when the run starts for all.
     let jitter = members
         .iter()
         .map(|one| pace::range(pace, delta, one.trigger.together(), one.lineage.hops()))
@@ -63,7 +64,7 @@ fn order<'a>(members: Vec<&'a Taken>, pace: &Pace, skew: Span) -> Order<'a> {
     }
 }
 
-/// By what a trigger is known again, where clocks may be so far apart.
+/// Trigger with the number by which `again` recognizes it. The clocks may differ by `skew`.
 fn numbered(trigger: &Trigger, skew: Span) -> origin::Trigger {
     origin::Trigger {
         id: trigger.id.clone(),
@@ -74,7 +75,7 @@ fn numbered(trigger: &Trigger, skew: Span) -> origin::Trigger {
     }
 }
 
-/// In whole seconds, as the helper counts them; never less than was asked for.
+/// Delta in whole seconds, the unit of `again`, rounded up.
 fn delta(one: &Taken) -> Span {
     Span::from_secs(one.trigger.delta.div_ceil(1000))
 }

@@ -1,4 +1,5 @@
-//! Limits triggers to their nodes' shares of the cap. `again` is asked only if a share may be exceeded.
+//! Limit of triggers to the shares of their nodes. `again` is asked only if a share may be
+//! exceeded.
 
 use again_base::model::Walltime;
 
@@ -8,7 +9,7 @@ use crate::policy::share::{Limiter, Observation, Shares};
 use crate::settings::Settings;
 use crate::wire::trigger::Trigger;
 
-/// Holds those of these triggers that would exceed the shares of their nodes, and counts the others.
+/// Holds the triggers that would exceed the shares of their nodes, and counts the others.
 pub fn limit(
     settings: &Settings,
     shares: &mut Shares,
@@ -30,8 +31,9 @@ pub fn limit(
     }
 }
 
-/// Asks `again`. The status comes first: a run that starts in between waits there and has started in the history, so that it counts
-/// twice rather than never. A run that has left its timer and is not in the history yet is running in the status.
+/// Asks `again` for its status, and then for its history. A run that starts in between waits in the
+/// status and has started in the history, so that it counts twice rather than never. A run that has
+/// left its timer and is not in the history yet is running in the status.
 fn observe(settings: &Settings, shares: &Shares) -> Result<Observation, String> {
     let status = helper::status(settings)?;
     let history = helper::history(settings)?;

@@ -1,4 +1,5 @@
-//! The socket of the executor, which systemd opens and this program is started for: one question at a time, one connection each.
+//! Socket of the executor, which systemd opens and for which it starts this program: one request at
+//! a time, and one for each connection.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,13 +18,13 @@ use super::helper::group;
 use crate::handover::{Asked, HEAD, MOST_PIDFDS, asked, ids, measured, say};
 use crate::wire::name::Id;
 
-/// How long a question and its answer may take on their way.
+/// Time limit for the transfer of a request, and for that of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The socket that systemd passes, as sd_listen_fds(3) says. It closes at the next exec.
+/// Socket that systemd passes (sd_listen_fds(3)). It closes at the next exec.
 ///
 /// # Errors
-/// There is none, or not just one.
+/// No socket was passed, or more than one.
 pub fn passed() -> io::Result<UnixListener> {
     let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|is| is == value);
     if is("LISTEN_PID", &std::process::id().to_string()) && is("LISTEN_FDS", "1") {
@@ -34,11 +35,12 @@ pub fn passed() -> io::Result<UnixListener> {
     ))
 }
 
-/// Answers until nobody has asked for so long, or until an upgrade has put another program into the place of this one, which the next
-/// question starts. A waiter that could not get a scope of its own, and would end with this service, is waited for.
+/// Answers requests until there was none for the time `idle`, or until an upgrade has replaced this
+/// program; then the next request starts the new one. Continues while there is a waiter that could
+/// not get its own scope, since it would end with this service.
 ///
 /// # Errors
-/// The socket cannot be waited for.
+/// Waiting on the socket failed.
 pub fn attend(listener: &UnixListener, taker: &mut Executor, idle: Duration) -> io::Result<()> {
     let at_first = group().unwrap_or_default();
     loop {
@@ -58,7 +60,7 @@ pub fn attend(listener: &UnixListener, taker: &mut Executor, idle: Duration) -> 
     }
 }
 
-/// Whether another program has the name of this one: no name leads to this one any more.
+/// Whether the file of this program was replaced or removed, so that it has no name any more.
 fn is_replaced() -> bool {
     std::fs::metadata("/proc/self/exe").is_ok_and(|program| program.nlink() == 0)
 }
@@ -79,7 +81,8 @@ fn converse(mut stream: &UnixStream, taker: &mut Executor) -> io::Result<()> {
     stream.write_all(&answer[sent..])
 }
 
-/// Sends the first of these bytes, at least one, together with the descriptors. How many bytes were sent.
+/// Sends the first of these bytes, at least one, together with the descriptors. Returns the number
+/// of bytes sent.
 fn send(stream: &UnixStream, bytes: &[u8], pidfds: &[OwnedFd]) -> io::Result<usize> {
     let pidfds: Vec<BorrowedFd<'_>> = pidfds.iter().map(OwnedFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
@@ -92,7 +95,7 @@ fn send(stream: &UnixStream, bytes: &[u8], pidfds: &[OwnedFd]) -> io::Result<usi
     Ok(sent)
 }
 
-/// What is asked.
+/// Request of the service.
 enum Question {
     Take(Vec<Vec<u8>>),
     Became(Vec<Id>),
@@ -114,7 +117,7 @@ fn question(stream: &UnixStream) -> io::Result<Question> {
     }
 }
 
-/// Reads so many bytes, all of them until then.
+/// Reads this number of bytes, until the deadline.
 fn read(mut stream: &UnixStream, length: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     let mut at = 0;

@@ -1,4 +1,5 @@
-//! Who may start runs here. There is no default: who is not listed is refused.
+//! Signers that may start runs on this node. There is no default: a signer that is not listed is
+//! rejected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,10 +9,11 @@ use crate::identity::certificate::is_extension;
 use crate::wire::name::Node;
 use crate::wire::{Malformed, shown};
 
-/// The trusted extensions of a certificate: Puppet's short name, or else the object identifier, and the value.
+/// Trusted extensions of a certificate: Puppet's short name, or else the object identifier, and the
+/// value.
 pub type Extensions = BTreeMap<String, String>;
 
-/// A certname in which `*` stands for any characters but dots.
+/// Pattern for certnames, in which `*` matches any characters except dots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -19,7 +21,7 @@ impl FromStr for Pattern {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        // What is left without its stars has to be what a certname may have.
+        // The text has to be a valid certname once each star is replaced.
         match text.replace('*', "x").parse::<Node>() {
             Ok(_) => Ok(Pattern(text.to_owned())),
             Err(_) => Err(Malformed::new(format!(
@@ -31,7 +33,7 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether this certname is meant.
+    /// Whether a certname matches.
     pub fn is_met_by(&self, node: &Node) -> bool {
         let (patterns, labels) = (self.0.split('.'), node.as_str().split('.'));
         patterns.clone().count() == labels.clone().count()
@@ -41,7 +43,7 @@ impl Pattern {
     }
 }
 
-/// Whether a text without dots is like this one, in which `*` stands for any characters, or none.
+/// Whether a text without dots matches a pattern, in which `*` matches any characters, or none.
 pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -51,7 +53,7 @@ pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     let Some(last) = parts.next_back() else {
         return rest.is_empty();
     };
-    // What stands between two stars is best found as early as it can be.
+    // The earliest match of a part between two stars leaves the most text for the next parts.
     for part in parts {
         let Some(at) = rest.find(part) else {
             return false;
@@ -61,12 +63,13 @@ pub(super) fn is_like(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Some signers: `web*.example.com`, or `pp_role=frontend`.
+/// Group of signers: `web*.example.com`, or `pp_role=frontend`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
-    /// By certname.
+    /// Signers whose certname matches.
     Named(Pattern),
-    /// By a trusted extension of the certificate, which the CA signed, and its value.
+    /// Signers with this trusted extension in their certificate, which the CA signed, and this
+    /// value.
     With(String, String),
 }
 
@@ -86,7 +89,7 @@ impl FromStr for Who {
 }
 
 impl Who {
-    /// Whether a signer is one of them.
+    /// Whether a signer belongs to the group.
     pub fn is_met_by(&self, signer: &Node, extensions: &Extensions) -> bool {
         match self {
             Who::Named(pattern) => pattern.is_met_by(signer),
@@ -95,16 +98,16 @@ impl Who {
     }
 }
 
-/// Whom a node listens to.
+/// Signers whose triggers a node accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accept {
-    /// Those who may ask in their own name.
+    /// Signers that may send on their own behalf.
     pub from: Vec<Who>,
-    /// Those who may ask in the name of others, and of whom.
+    /// Signers that may send on behalf of other nodes, and the nodes.
     pub on_behalf: Vec<(Who, Vec<Pattern>)>,
 }
 
-/// Why somebody is not listened to.
+/// Reason why a signer is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotAccepted(String);
 
@@ -115,11 +118,11 @@ impl fmt::Display for NotAccepted {
 }
 
 impl Accept {
-    /// Whether a signer may ask this node, `me`, in its own name or in that of another node. The node itself is meant only where its
-    /// certname is written out.
+    /// Checks whether a signer may send to this node, `me`, on its own behalf or on that of another
+    /// node. The node itself matches only a certname without `*`, and no extension.
     ///
     /// # Errors
-    /// It may not; with the setting that would have to name it.
+    /// The signer is not accepted; the message names the setting that would have to list it.
     pub fn judge(
         &self,
         me: &Node,

@@ -1,4 +1,5 @@
-//! Which places belong to nodes that are dead, though somebody keeps their leases alive: those whose beats have not grown for a while.
+//! Slots and locks of dead nodes whose leases somebody still keeps alive: the counters of their
+//! beats have not grown for a while.
 
 use again_base::model::{Boottime, Span};
 
@@ -6,55 +7,58 @@ use crate::wire::beat::Beat;
 use crate::wire::key::Key;
 use crate::wire::name::Node;
 
-/// How long a holder is sure of its place after it sent the last beat that was answered.
+/// Time after sending its last answered beat for which a holder can rely on its slot or lock.
 pub const SURE: Span = Span::from_secs(60);
-/// How long others wait for a higher counter. The difference to [`SURE`] is for clocks that run at different speeds.
+/// Time for which others wait for a higher counter. The difference to [`SURE`] allows for clocks
+/// that run at different speeds.
 pub const SILENT: Span = Span::from_secs(90);
-/// How much of the time between two looks counts: more than usually passes. If it is longer, the backend or this node was away.
+/// Maximum time between two checks that counts; it is longer than the usual interval. After a
+/// longer pause, the backend or this node was away.
 const MOST_BETWEEN: Span = Span::from_secs(35);
 
-/// A place of another node, which has signed there that it beats.
+/// Slot or lock of another node whose signed value says that the node sends beats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// The key of the place.
+    /// Key of the slot or lock.
     pub key: Key,
-    /// Whose place it is.
+    /// Node that has the slot or lock.
     pub node: Node,
-    /// The revision of the first write there.
+    /// Revision of the first write at the key.
     pub first: u64,
-    /// The revision of the last write there.
+    /// Revision of the last write at the key.
     pub revision: u64,
 }
 
-/// What was found at a node's key for beats.
+/// Content of a node's key for beats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The node.
+    /// Node of the key.
     pub node: Node,
-    /// Its revision.
+    /// Revision of the value.
     pub revision: u64,
-    /// The beat; none if the node has not signed it there.
+    /// Beat; none if there is no beat that the node has signed.
     pub beat: Option<Beat>,
-    /// Whether that cannot be told now, since its certificate does not hold by this node's clock and revocation lists. What the node has
-    /// signed before may be believed still.
+    /// Whether the beat cannot be verified now, since the node's certificate is not valid by this
+    /// node's clock and revocation lists. Earlier values of the node may still be trusted.
     pub is_unclear: bool,
 }
 
-/// A place that is to be removed, if its key and the node's key for beats still have these revisions.
+/// Slot or lock that is to be removed, if its key and the node's key for beats still have these
+/// revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dead {
-    /// The place.
+    /// Slot or lock.
     pub place: Watched,
-    /// The revision at the node's key for beats; 0 for nothing.
+    /// Revision at the node's key for beats; 0 if the key has no value.
     pub beat: u64,
 }
 
-/// For how long the beats of watched places have not grown, on one connection.
+/// Time for which the beats of watched slots and locks have not grown, on one connection.
 #[derive(Debug, Default)]
 pub struct Silence {
-    /// The time that counts.
+    /// Sum of the times that count.
     passed: Span,
-    /// When the last look that was answered was sent.
+    /// Time at which the last answered check was sent.
     last: Option<Boottime>,
     seen: Vec<Seen>,
 }
@@ -63,14 +67,15 @@ pub struct Silence {
 struct Seen {
     key: Key,
     first: u64,
-    /// The highest counter that covered it; none if nothing did.
+    /// Highest counter of a beat that covers the slot or lock; none without such a beat.
     counter: Option<u64>,
-    /// By the time that counts: when that was seen.
+    /// Time at which that counter was first seen, on the scale of `passed`.
     since: Span,
 }
 
 impl Silence {
-    /// A look at these places, which was sent at one time and is answered at another. Which of them are dead.
+    /// Records a check of these slots and locks, which was sent and answered at these times.
+    /// Returns the dead ones.
     pub fn look(
         &mut self,
         places: Vec<Watched>,
@@ -80,7 +85,7 @@ impl Silence {
         let since_last = self.last.map_or(Span::ZERO, |last| sent.since(last));
         self.passed = self.passed + since_last.min(MOST_BETWEEN);
         self.last = Some(sent);
-        // Beats that were written while the look was under way may be in it.
+        // The answer may have beats that were written after the check was sent.
         let (now, later) = (self.passed, self.passed + answered.since(sent));
         let before = std::mem::take(&mut self.seen);
         let mut dead = Vec::new();

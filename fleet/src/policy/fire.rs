@@ -1,4 +1,5 @@
-//! What a sender asks for, as registers: one for each target and name, numbered so that the newer one wins.
+//! Triggers of a request: one key for each target and name, with a number so that the newer one
+//! wins.
 
 use std::fmt;
 
@@ -14,47 +15,49 @@ use crate::wire::name::{Id, Name, Node};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::{self, Ask, MOST_TTL, Trigger};
 
-/// What was asked for on this node: by a run, a report, or a person.
+/// Request on this node: from a run, a report or a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The id of its triggers, and of the origin if it is one.
+    /// Id of the triggers, and of the origin if the request begins one.
     pub id: Id,
-    /// The nodes that are to run Puppet; none twice.
+    /// Nodes that are to run Puppet, without duplicates.
     pub targets: Vec<Node>,
-    /// What a newer request replaces.
+    /// Name of the triggers. A newer request of the same name replaces this one.
     pub name: Name,
-    /// What asked.
+    /// Cause of the request.
     pub cause: Cause,
-    /// The node that is spoken for, if it is another one.
+    /// Node on whose behalf the request is made, if that is another one.
     pub on_behalf: Option<Node>,
-    /// Where the run that asks comes from; empty if nothing but itself started it.
+    /// Lineage of the run that makes the request; empty if no trigger caused the run.
     pub run: Lineage,
-    /// How long the targets wait at least.
+    /// Minimum time that the targets wait.
     pub delta: Span,
-    /// How long a target may take it.
+    /// Time within which a target may accept the trigger.
     pub ttl: Span,
-    /// How many targets may run at a time; 0 for all.
+    /// Number of targets that may run at the same time; 0 for all.
     #[serde(default, skip_serializing_if = "trigger::is_none")]
     pub parallel: u32,
-    /// How many have failed when the rest no longer begins; 0 for any number.
+    /// Number of failures after which no further target begins; 0 for no limit.
     #[serde(default, skip_serializing_if = "trigger::is_none")]
     pub stop_after: u32,
-    /// How targets were selected in addition to those that are named; none if they were not.
+    /// Criteria that selected targets in addition to the named ones; none without a selection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Criteria>,
-    /// Whether the selection is stored, because the backend did not show all nodes, and resolved when it does.
+    /// Whether the selection is stored because the backend did not show all nodes, and is resolved
+    /// when it does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_open: bool,
 }
 
 impl Request {
-    /// Whether nothing is sent until the selection is resolved: each target of a rolling run has to know how many there are.
+    /// Whether nothing is sent until the selection is resolved: each target of a rolling run needs
+    /// to know the number of targets.
     pub fn is_deferred(&self) -> bool {
         self.is_open && self.parallel > 0
     }
 }
 
-/// Nothing of a request may go on.
+/// Error: all origins of a request have exceeded the limit on hops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopLimit(pub Vec<TooFar>);
 
@@ -65,7 +68,7 @@ impl fmt::Display for HopLimit {
     }
 }
 
-/// A trigger of this name is still on its way for another node.
+/// Error: a trigger of this name is still pending for another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherNode(Name, Node);
 
@@ -79,17 +82,20 @@ impl fmt::Display for OtherNode {
     }
 }
 
-/// The numbers that a sender has given to its triggers: its wall clock in milliseconds, but always higher than the last.
+/// Numbers that a sender has given to its triggers: its wall clock in milliseconds, but always
+/// higher than the last number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Numbers {
-    /// The last one.
+    /// Last number.
     pub last: u64,
-    /// The highest of those that were given before the clock was set back behind them; 0 if it never was.
+    /// Highest number that was given before the clock was set back behind it; 0 if that never
+    /// happened.
     pub before: u64,
 }
 
 impl Numbers {
-    /// Takes note of a number that was given at any time.
+    /// Records a number that was given at any time. Numbers above `limit` are from before the clock
+    /// was set back.
     pub fn note(&mut self, number: u64, limit: Walltime) {
         let highest = if number > limit.millis() {
             &mut self.before
@@ -99,8 +105,9 @@ impl Numbers {
         *highest = number.max(*highest);
     }
 
-    /// The next number; and the last one, if the clock was set back behind it by more than the skew. Targets hold what is numbered
-    /// ahead of their clocks, and so the clock counts again.
+    /// Next number; and the last one, if the clock was set back behind it by more than the skew.
+    /// Targets hold triggers whose numbers are ahead of their clocks, so numbers follow the clock
+    /// again.
     pub fn next(&mut self, now: Walltime, skew: Span) -> (u64, Option<u64>) {
         let last = std::mem::take(&mut self.last);
         self.note(last, now + skew);
@@ -108,8 +115,8 @@ impl Numbers {
         (self.last, (self.last <= last).then_some(last))
     }
 
-    /// The next one above a number that a target has recorded: by the clock, or directly above it if it was given before the clock
-    /// was set back; nothing if it was never given.
+    /// Next number above one that a target has recorded: from the clock, or one more if the
+    /// recorded number was given before the clock was set back; none if it was never given.
     pub fn above(&mut self, number: u64, now: Walltime, skew: Span) -> Option<u64> {
         if number > self.last.max(self.before) {
             return None;
@@ -124,10 +131,11 @@ impl Numbers {
     }
 }
 
-/// The register for one target, and which origins went too far to be in it.
+/// Trigger for one target, and the origins that it leaves out because they exceed the limit on
+/// hops.
 ///
 /// # Errors
-/// All did.
+/// All origins exceed the limit.
 pub fn trigger(
     request: &Request,
     me: &Node,
@@ -160,14 +168,15 @@ pub fn trigger(
     Ok((trigger, within.too_far))
 }
 
-/// A newer trigger that stands for an older one as well, which its target may not have taken: with all origins, not earlier
-/// than either wanted, and as long as either may live.
+/// Newer trigger that also replaces an older one, which its target may not have accepted: it has
+/// all origins of both, the longer delta and the longer lifetime.
 ///
-/// An older one that was taken back stays so. `still` says how long the older one may live from now on, whatever became of the
-/// clock since.
+/// An older trigger that was cancelled stays cancelled. `still` is the remaining lifetime of the
+/// older one, independent of the clock.
 ///
 /// # Errors
-/// It was fired for another node: no lineage ends with two, and no hop may be lost.
+/// The older trigger was sent for another node. A lineage cannot end with two nodes, and no hop may
+/// be lost.
 pub fn merged(older: &Trigger, still: Span, mut newer: Trigger) -> Result<Trigger, OtherNode> {
     if older.firing() != newer.firing() {
         return Err(OtherNode(newer.name, older.firing().clone()));
@@ -182,11 +191,11 @@ pub fn merged(older: &Trigger, still: Span, mut newer: Trigger) -> Result<Trigge
     Ok(newer)
 }
 
-/// The list of the targets of these triggers, which one request has made. Its origin is one that they all have: their own, or else the
-/// one with the fewest hops.
+/// List of the targets of these triggers, which all belong to one request. Its origin is one that
+/// they all have: the one with their own id, or else the one with the fewest hops.
 ///
 /// # Errors
-/// The list is too long, or no origin is shared.
+/// There are no triggers, the list is too long, or the triggers share no origin.
 pub fn targets(triggers: &[Trigger]) -> Result<Targets, Malformed> {
     let first = triggers.first();
     let first = first.ok_or_else(|| Malformed::new("a rolling run has at least one target"))?;
@@ -212,13 +221,13 @@ pub fn targets(triggers: &[Trigger]) -> Result<Targets, Malformed> {
     Ok(list)
 }
 
-/// The origin that a list of targets names: that of the triggers themselves, or else the one with the fewest hops. It stays when triggers
-/// are merged, so that it is in all triggers of a request.
+/// Origin that a list of targets names: the one with the id of the triggers, or else the one with
+/// the fewest hops. It stays when triggers are merged, so that all triggers of a request have it.
 fn first_origin<'o>(id: &Id, origins: impl Iterator<Item = &'o Origin>) -> Option<&'o Origin> {
     origins.min_by_key(|origin| (origin.id != *id, origin.hops()))
 }
 
-/// What takes a trigger back. It bears the same id, and lives as long as the trigger still may.
+/// Cancellation of a trigger. It has the same id, and the remaining lifetime of the trigger.
 #[must_use]
 pub fn cancel(of: &Trigger, still: Span, (number, now): (u64, Walltime)) -> Trigger {
     Trigger {

@@ -1,7 +1,7 @@
-//! What a target makes of one register.
+//! Verdict of a target on one trigger.
 //!
-//! It is asked twice: by the service, which lets nothing come near root that nobody accepted could have sent; and by the one
-//! who takes, as root, with the replays.
+//! Triggers are judged twice: by the service, so that only triggers from accepted signers reach the
+//! root process; and by the executor, as root, with the replay ledger.
 
 use again_base::model::{Moment, Span, Walltime};
 
@@ -16,34 +16,35 @@ use crate::wire::name::Node;
 use crate::wire::outcome::Outcome;
 use crate::wire::trigger::{Ask, Trigger};
 
-/// What a node was set to.
+/// Settings of a node that its verdicts depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// The node.
+    /// This node.
     pub me: Node,
-    /// Whom it listens to.
+    /// Signers that the node accepts.
     pub accept: Accept,
-    /// How far the clocks of two nodes may be apart.
+    /// Maximum difference between the clocks of two nodes.
     pub skew: Span,
-    /// How many hops an origin may make.
+    /// Maximum number of hops of an origin.
     pub hop_limit: usize,
-    /// The locks for which it is a candidate.
+    /// Locks for which the node is a candidate.
     pub locks: Vec<Lock>,
 }
 
-/// A trigger whose signature holds, and who signed it.
+/// Trigger whose signature is valid, and its signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
-    /// The certname of the signer.
+    /// Certname of the signer.
     pub signer: Node,
-    /// What else its certificate says.
+    /// Trusted extensions of the signer's certificate.
     pub extensions: Extensions,
-    /// What it signed.
+    /// Trigger that was signed.
     pub trigger: Trigger,
 }
 
 impl Signed {
-    /// Where the backend is trusted, its sender has signed it.
+    /// Trigger with its verified signer; without one, since the backend is trusted, the sender
+    /// counts as the signer.
     pub fn new(signer: Option<Signer>, trigger: Trigger) -> Signed {
         let signer = signer.unwrap_or_else(|| Signer {
             node: trigger.sender.clone(),
@@ -57,19 +58,20 @@ impl Signed {
     }
 }
 
-/// Why a register does not come in.
+/// Reason why a value is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unfit {
-    /// It was not sent to here by whom it names. Nobody is told.
+    /// Trigger for another node, or with a sender that did not sign it. No status is published.
     Foreign(String),
-    /// It was, but this node does not listen to the sender, who is told. Nothing is remembered of it.
+    /// Trigger of a signer that this node does not accept. The rejection is published, but not
+    /// recorded.
     Refused(String),
 }
 
-/// Whether somebody sent this register here whom this node listens to.
+/// Checks that a trigger is for this node, and that its sender signed it and is accepted.
 ///
 /// # Errors
-/// It does not come in, for this reason.
+/// The trigger is not admitted.
 pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
     let Signed {
         signer,
@@ -86,8 +88,9 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
             "{signer} signed it in the name of {sender}"
         )));
     }
-    // Nobody can sign a trigger of such a name: it comes from an event of this node, and a rule that wants that. The executor takes it only
-    // if a run has left the event in the spool.
+    // No node can sign a trigger with such a name: it is created from an event of this node and a
+    // rule that selects the event. The executor accepts it only if a run has left the event in the
+    // spool.
     if trigger.name.is_of_a_rule() && *signer == rules.me {
         return Ok(());
     }
@@ -100,25 +103,26 @@ pub fn admit(rules: &Rules, signed: &Signed) -> Result<(), Unfit> {
         .map_err(|why| Unfit::Refused(why.to_string()))
 }
 
-/// What is to be done with a trigger that came in.
+/// Verdict on a trigger that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Run Puppet for it, with this lineage.
+    /// Run Puppet, with this lineage.
     Take(Lineage),
-    /// Not yet; judge it again.
+    /// Hold the trigger and judge it again later.
     Held(String),
-    /// It will not be run; to be remembered.
+    /// Do not run Puppet; the outcome is to be recorded.
     Settled(Outcome, String),
-    /// This very trigger was settled before.
+    /// The same trigger has an outcome already.
     Known(Outcome, String),
-    /// This number counts no longer, which is a higher one's.
+    /// The number is too low; the value is the highest number.
     Superseded(u64),
 }
 
-/// How far above a recorded number one may be that is ahead of the clock: a sender whose clock was set back continues from there.
+/// Maximum by which a number ahead of the clock may exceed the recorded one: a sender whose clock
+/// was set back continues from there.
 const FEW: u64 = 16;
 
-/// Judges a trigger that came in.
+/// Judges a trigger that was admitted.
 pub fn judge(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment) -> Verdict {
     let seen = replays.seen(&trigger.sender, &trigger.name);
     let highest = seen
@@ -133,7 +137,7 @@ pub fn judge(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Mom
     let verdict = match fresh(rules, replays, trigger, now) {
         Verdict::Held(why) => return Verdict::Held(why),
         verdict if !is_ahead || trigger.number <= highest.saturating_add(FEW) => verdict,
-        // What is not recorded is not done either.
+        // An outcome that is not recorded has no effect either.
         Verdict::Settled(outcome @ (Outcome::Expired | Outcome::TooLate), why) => {
             return Verdict::Known(outcome, why);
         }
@@ -146,7 +150,8 @@ pub fn judge(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Mom
     }
 }
 
-/// What is known of a trigger, or of its id. Each id is acted on once, with whatever number it comes.
+/// Recorded outcome of a trigger, or of its id. Each id takes effect only once, whatever its
+/// number.
 fn known(replays: &ReplayLedger, trigger: &Trigger, highest: u64) -> Option<Verdict> {
     let seen = replays.seen(&trigger.sender, &trigger.name);
     if let Some(seen) = seen.filter(|seen| seen.is(trigger)) {
@@ -160,7 +165,7 @@ fn known(replays: &ReplayLedger, trigger: &Trigger, highest: u64) -> Option<Verd
     (trigger.number <= highest).then_some(Verdict::Superseded(highest))
 }
 
-/// Judges a trigger of which nothing is known.
+/// Judges a trigger that is not recorded.
 fn fresh(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment) -> Verdict {
     let was_taken = matches!(replays.outcome(trigger), Some((Outcome::Taken, _)));
     if trigger.ask == Ask::Cancel && was_taken {
@@ -189,13 +194,14 @@ fn fresh(rules: &Rules, replays: &ReplayLedger, trigger: &Trigger, now: &Moment)
     Verdict::Take(within.lineage)
 }
 
-/// Why a trigger is held that was fired later than it can have been: its sender's clock is ahead of this one by more than the skew.
+/// Reason for holding a trigger whose time is in the future: its sender's clock is ahead of this
+/// one by more than the skew.
 pub fn fired_ahead(rules: &Rules, trigger: &Trigger, now: &Moment) -> Option<String> {
     let is_ahead = trigger.fired() > now.wall + rules.skew;
     is_ahead.then(|| ahead("fired", trigger.at, trigger, now))
 }
 
-/// Says that a time of the sender's clock, in milliseconds, is ahead of this one.
+/// Message about a time of the sender's clock, in milliseconds, that is ahead of this node's clock.
 fn ahead(what: &str, millis: u64, trigger: &Trigger, now: &Moment) -> String {
     let time = term::shown(Walltime::from_millis(millis));
     let (sender, here) = (&trigger.sender, term::shown(now.wall));

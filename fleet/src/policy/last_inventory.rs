@@ -1,7 +1,9 @@
-//! PURE: the nodes as they were read last, and which of them count although the backend has lost what they published.
+//! PURE: nodes of the last reading, and which of them count although the backend has lost the
+//! published values.
 //!
-//! What is missing from a reading was removed, unless the backend has lost its data since the reading before. Then the earlier nodes
-//! stay until they publish again or are forgotten.
+//! A value that is missing from a reading was removed, unless the backend has lost its data since
+//! the previous reading. In that case the earlier nodes stay until they publish again or are
+//! removed.
 
 use std::collections::BTreeMap;
 
@@ -11,65 +13,67 @@ use super::term::Term;
 use crate::wire::name::Node;
 use crate::wire::value::Value;
 
-/// How long after a loss a node may take to publish its facts again before it is named.
+/// Time after a loss in which a node may publish its facts again before it is reported as missing.
 pub const RETURN: Span = Span::from_secs(300);
 /// Largest number of nodes of which only an invalid value is remembered.
 const MOST_INVALID: usize = 20_000;
 
-/// What a reading of the backend showed.
+/// Content of the backend at one reading.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// Name of the store, as the backend's list gives it.
+    /// Name of the store, as the backend lists it.
     pub store: String,
-    /// Everything up to this revision was shown.
+    /// Revision up to which the reading is complete.
     pub revision: u64,
     /// Values that their nodes have signed.
     pub values: Vec<(Node, Value)>,
-    /// Values, without their bytes, at the keys of these nodes that are not valid. The last one that the node has signed stays.
+    /// Invalid values, without their bytes, by the nodes whose keys they have. The last signed
+    /// value of the node stays.
     pub invalid: Vec<(Node, Value)>,
 }
 
-/// The nodes as they were read last.
+/// Nodes of the last reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastInventory {
-    /// Time of the last reading by the wall clock; none if there was none.
+    /// Wall-clock time of the last reading; none before the first.
     pub read: Option<Walltime>,
     /// Name of the store that was read.
     pub store: String,
-    /// The revision up to which it was read.
+    /// Revision up to which it was read.
     pub revision: u64,
-    /// When the backend was last found to have lost its data, or was read for the first time: it may have lost its data before that.
+    /// Time of the reading that last showed a loss, or of the first reading, since the backend may
+    /// have lost its data before that.
     pub lost: Option<Moment>,
-    /// Each node by its name.
+    /// Entries by node.
     pub nodes: BTreeMap<Node, Entry>,
 }
 
-/// What is known of a node.
+/// Known value of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The last value that the node has signed; empty if there was none.
+    /// Last value that the node has signed; empty if there was none.
     pub bytes: Vec<u8>,
-    /// Revision of the first write at its key, as it was read last.
+    /// Revision of the first write at its key, from the last reading.
     pub first: u64,
-    /// Revision of the last write there, as it was read last.
+    /// Revision of the last write at its key, from the last reading.
     pub revision: u64,
-    /// Whether that write wrote these bytes; otherwise something invalid was read there.
+    /// Whether that write wrote these bytes; otherwise the key had an invalid value.
     pub is_current: bool,
-    /// When the backend was found to have lost it; nothing if it stands there.
+    /// Time at which the value was found to be lost; none if the backend has it.
     pub missing_since: Option<Walltime>,
 }
 
-/// The backend has lost what nodes had published.
+/// Loss of published values in the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// What shows it, as a sentence.
+    /// Evidence of the loss, as a sentence.
     pub why: String,
-    /// How many nodes are missing.
+    /// Number of missing nodes.
     pub missing: usize,
 }
 
 impl LastInventory {
-    /// Takes up a reading; what the backend has lost, if it has.
+    /// Applies a reading. Returns a loss, if the reading shows one.
     pub fn update(&mut self, reading: Reading, now: &Moment) -> Option<Loss> {
         let is_first = self.read.is_none();
         let loss = self.loss(&reading);
@@ -113,7 +117,8 @@ impl LastInventory {
         loss.map(|why| Loss { why, missing })
     }
 
-    /// Why this reading cannot be a later one of the same data. A store that was set up again in the same way has the same name.
+    /// Reason why a reading cannot be a later state of the same data; none if it can be. A store
+    /// that was created again in the same way has the same name.
     fn loss(&self, reading: &Reading) -> Option<String> {
         self.read?;
         if self.store != reading.store {
@@ -133,8 +138,9 @@ impl LastInventory {
         ))
     }
 
-    /// Revision of a write that the last reading must have seen and has not. Only a store that tells of first writes shows that: in a
-    /// cluster of NATS a member that lags behind may show an older value.
+    /// Revision of a write that the previous reading should have shown but did not. Only a store
+    /// that reports first writes can prove that: in a NATS cluster, a member that lags behind may
+    /// show an older value.
     fn contradiction(&self, node: &Node, value: &Value) -> Option<u64> {
         if value.first == 0 || value.first > self.revision {
             return None;
@@ -150,13 +156,14 @@ impl LastInventory {
         (value.revision <= self.revision && !is_same).then_some(value.revision)
     }
 
-    /// Whether nodes may be unknown because too many invalid values were read.
+    /// Whether nodes may be unknown because of too many invalid values.
     fn is_cut(&self) -> bool {
         let invalid = self.nodes.values().filter(|entry| entry.bytes.is_empty());
         invalid.count() >= MOST_INVALID
     }
 
-    /// How long nodes may still take to publish again after a loss, whatever became of the wall clock since.
+    /// Time that nodes may still take to publish again after a loss, at most [`RETURN`]. Jumps of
+    /// the wall clock do not shorten it.
     pub fn returns_for(&self, now: &Moment) -> Span {
         let left = self.lost.clone().map(|began| {
             let until = began.wall + RETURN;
@@ -170,12 +177,12 @@ impl LastInventory {
         entry.is_some_and(|entry| !entry.bytes.is_empty())
     }
 
-    /// Removes what a node has published; whether it was known.
+    /// Removes the value of a node. Returns whether there was one.
     pub fn forget(&mut self, node: &Node) -> bool {
         self.has_published(node) && self.nodes.remove(node).is_some()
     }
 
-    /// The nodes that are missing since a loss, and since when.
+    /// Nodes that are missing because of a loss, and the time since when.
     pub fn missing(&self) -> impl Iterator<Item = (&Node, Walltime)> {
         let all = self.nodes.iter();
         all.filter_map(|(node, entry)| Some((node, entry.missing_since?)))

@@ -1,6 +1,7 @@
-//! Where a trigger comes from, and when that has been far enough.
+//! Origins of a trigger, and the limit on their hops.
 //!
-//! Every origin keeps its own way. So a circle ends by its own hops, and blocks no trigger that merely went with it.
+//! Every origin keeps its own path. So a circle ends after its own hops, and does not block other
+//! origins of the same trigger.
 
 use std::fmt;
 
@@ -9,35 +10,39 @@ use again_base::schema::origin;
 use crate::wire::lineage::{Cause, Lineage, MOST_HOPS, Origin};
 use crate::wire::name::{Id, Node};
 
-/// How many hops an origin may make, where nobody set it.
+/// Default number of hops that an origin may make.
 pub const HOP_LIMIT: usize = 10;
 
-/// All origins of these, each once, with the longest way that one of them knows: a way that was once long is not forgotten.
-/// Of too many, those with the fewest hops stay, so that a circle displaces nothing.
+/// Merged origins of several lineages, each once, with its longest known path, so that no hop is
+/// lost. If there are too many, those with the fewest hops stay, so that a circle displaces no
+/// other origin.
 pub fn merged<'a>(all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
     merged_with(None, all)
 }
 
-/// The same, but one origin stays in any case: it displaces no more than one.
+/// Merged origins as in [`merged`], but the origin `first` always stays. It displaces at most one
+/// other.
 pub fn merged_with<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Lineage>) -> Lineage {
     let origins = all.into_iter().flat_map(|lineage| &lineage.0);
     Lineage(origin::merged(first, origins))
 }
 
-/// An origin that has made all the hops that it may.
+/// Origin that has exceeded the limit on hops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooFar {
-    /// The origin.
+    /// Id of the origin.
     pub id: Id,
-    /// The limit.
+    /// Maximum number of hops.
     pub limit: usize,
-    /// The nodes of the circle, from the target to the one that fired; where no node comes twice, all nodes of the way.
+    /// Nodes of the circle, from the target to the node that sent; all nodes of the path if there
+    /// is no circle.
     pub nodes: Vec<Node>,
-    /// Whether it is a circle.
+    /// Whether the path is a circle.
     pub is_circle: bool,
 }
 
-/// `lb1 -> web1 -> lb1 ...`. In ASCII: Puppet fails an Exec whose output it cannot read, and under cron it reads nothing else.
+/// Output such as `lb1 -> web1 -> lb1 ...`. ASCII only: Puppet fails an Exec whose output it cannot
+/// decode, and under cron it decodes nothing else.
 impl fmt::Display for TooFar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "over {} hops: ", self.limit)?;
@@ -52,17 +57,17 @@ impl fmt::Display for TooFar {
     }
 }
 
-/// A lineage without what has gone too far.
+/// Lineage, separated by the limit on hops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Within {
-    /// What may go on; empty if nothing may.
+    /// Origins within the limit; may be empty.
     pub lineage: Lineage,
-    /// What may not.
+    /// Origins beyond the limit.
     pub too_far: Vec<TooFar>,
 }
 
-/// What a run on `firing` passes on to `target`: the origins of the triggers that it came from, one hop further; or a new one,
-/// if it came from none.
+/// Lineage that a run on `firing` passes to `target`: the origins of the triggers that caused the
+/// run, with one more hop; or a new origin if no trigger caused it.
 pub fn next_hop(
     run: &Lineage,
     new: (&Id, Cause),
@@ -86,7 +91,7 @@ pub fn next_hop(
     within
 }
 
-/// Leaves out what has made more hops than it may.
+/// Separates the origins of a lineage by the limit on hops.
 pub fn within(lineage: &Lineage, target: &Node, limit: usize) -> Within {
     let limit = limit.min(MOST_HOPS);
     let (may, may_not) = lineage
@@ -103,7 +108,7 @@ pub fn within(lineage: &Lineage, target: &Node, limit: usize) -> Within {
 }
 
 fn too_far(origin: &Origin, target: &Node, limit: usize) -> TooFar {
-    // The newest turn of the circle: from where the target was passed last.
+    // The last round of the circle begins where the path last reached the target.
     let turn = origin.path.iter().rposition(|node| node == target);
     TooFar {
         id: origin.id.clone(),

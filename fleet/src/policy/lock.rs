@@ -1,36 +1,39 @@
-//! Locks: who may hold one, whose word counts, and who tries first when nobody holds it.
+//! Locks: their candidates, the values that count, and the order in which candidates try to take a
+//! free lock.
 
 use again_base::model::Span;
 
 use crate::wire::lock::{Lock as Word, Published};
 use crate::wire::name::{Name, Node};
 
-/// How much later each further node of the order tries than the one before it.
+/// Additional pause of each further node of the order, in seconds.
 const STEP: u64 = 2;
-/// How many steps there are.
+/// Maximum number of such pauses.
 const STEPS: usize = 3;
-/// What the trigger begins with by which a new holder has all candidates run.
+/// Beginning of the name of the trigger that runs Puppet on all candidates after a change of
+/// holder.
 const TRIGGER: &str = "lock ";
 
-/// How far above the highest token that a node knows another one may be.
+/// Maximum by which another token may exceed the highest token that a node knows.
 pub const AHEAD: u64 = 1 << 20;
 
-/// What a node knows of a lock's tokens.
+/// Tokens that a node knows of a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The highest token since that reset.
+    /// Highest token since that reset.
     pub token: u64,
-    /// Number of the newest reset that the node has taken; 0 for none.
+    /// Number of the newest reset that the node has accepted; 0 for none.
     pub reset: u64,
-    /// Orders the versions of what the node publishes.
+    /// Number that orders the versions of the published value.
     pub serial: u64,
 }
 
 impl Known {
-    /// Whether a node published this before a reset that it has not taken, according to what the reset says of it. Another token that it
-    /// published afterwards may have been given out since, and counts. A connected node signs the same token anew from time to time.
+    /// Whether a node published this before a reset that it has not accepted, according to the list
+    /// in the reset. Another token that it published afterwards may have been assigned since, and
+    /// counts. A connected node signs the same token anew from time to time.
     pub fn is_before(self, reset: u64, was: Option<&Published>) -> bool {
-        // A node that publishes another token under the same serial has published it since.
+        // A node that publishes another token under the same serial has published it since then.
         let is_before = |was: &Published| {
             (self.serial, self.token) <= (was.serial, was.token)
                 || (self.token, self.reset) == (was.token, was.reset)
@@ -39,11 +42,13 @@ impl Known {
     }
 }
 
-/// The number of a new reset: the clock, or one more than the highest of these resets, which nodes have written or taken. Those that are
-/// ahead of the clock by more than the skew no candidate takes.
+/// Number of a new reset: the clock in milliseconds, or one more than the highest of the known
+/// resets, which nodes have written or accepted. Resets that are ahead of the clock by more than
+/// the skew do not count, since no candidate accepts them.
 ///
 /// # Errors
-/// One is so far ahead that a candidate may not take a higher one; which.
+/// A known reset is so far ahead of the clock that candidates may reject a higher number; the
+/// message names the node that it is known from.
 pub fn next_number(now: u64, skew: u64, known: &[(Node, u64)]) -> Result<u64, String> {
     let taken = known.iter().filter(|(_, number)| *number <= now + skew);
     match taken.max_by_key(|(_, number)| *number) {
@@ -57,52 +62,55 @@ pub fn next_number(now: u64, skew: u64, known: &[(Node, u64)]) -> Result<u64, St
     }
 }
 
-/// The highest token that two of these candidates publish, or more; 0 for less than two. A node that knows less, as it is new or was away,
-/// knows this from then on. What a single candidate publishes does not count here, so that one that lies raises nothing.
+/// Second highest of the tokens that candidates publish; 0 for fewer than two tokens. A node that
+/// knows a lower token, because it is new or was disconnected, adopts this one. A token that only
+/// one candidate publishes does not count, so that one lying candidate cannot raise the token.
 pub fn vouched(tokens: impl Iterator<Item = u64>) -> u64 {
     let mut two = [0, 0];
     for token in tokens {
-        // The lower of both makes room.
+        // The lower of the two is replaced.
         two[0] = two[0].max(token);
         two.sort_unstable();
     }
     two[0]
 }
 
-/// Whether a token may be one, where this is the highest that is known.
+/// Whether a token is plausible if `known` is the highest known token.
 pub fn is_near(token: u64, known: u64) -> bool {
     token <= known.saturating_add(AHEAD)
 }
 
-/// A lock for which this node is a candidate.
+/// Lock for which this node is a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
-    /// Its name.
+    /// Name of the lock.
     pub name: Name,
-    /// Who may hold it.
+    /// Nodes that may hold the lock.
     pub candidates: Vec<Node>,
-    /// Some of them, in the order in which they try.
+    /// Preferred candidates, in the order in which they try to take the lock.
     pub prefer: Vec<Node>,
 }
 
 impl Lock {
-    /// Whether a node may hold it.
+    /// Whether a node may hold the lock.
     pub fn has(&self, node: &Node) -> bool {
         self.candidates.contains(node)
     }
 
-    /// How long a node lets others try before.
+    /// Pause of a node before it tries to take the lock, so that nodes before it in the order try
+    /// first.
     pub fn pause(&self, node: &Node) -> Span {
         let rank = self.prefer.iter().position(|one| one == node);
         let rank = rank.unwrap_or(self.prefer.len()).min(STEPS);
         Span::from_secs(STEP * rank as u64)
     }
 
-    /// Whether a word counts that its node has signed, by the first revision there and the number of writes since: where its node put it,
-    /// and once.
+    /// Checks that a signed value counts: the node wrote it itself, at the revision that it names
+    /// and only once. `first` is the revision of the first write at the key, `writes` the number of
+    /// writes.
     ///
     /// # Errors
-    /// It does not.
+    /// The value does not count.
     pub fn judge(&self, word: &Word, first: u64, writes: u64) -> Result<(), String> {
         if !self.has(&word.node) {
             return Err(format!("{} is no candidate", word.node));
@@ -113,16 +121,16 @@ impl Lock {
         Ok(())
     }
 
-    /// The name of the trigger by which a new holder has all candidates run.
+    /// Name of the trigger with which a new holder runs Puppet on all candidates.
     pub fn trigger(&self) -> Name {
         let name = format!("{TRIGGER}{}", self.name);
-        // It is shorter than any name may be.
+        // The name is always shorter than the longest allowed name.
         name.parse().unwrap_or_else(|_| self.name.clone())
     }
 }
 
-/// Whether a trigger of this name comes from a candidate of one of these locks, to say that another one holds it now: for that it need
-/// not be accepted.
+/// Whether a trigger announces a new holder: its name is that of one of these locks, and its signer
+/// is a candidate of the lock. Such a trigger need not be listed in `accept`.
 pub fn is_change(locks: &[Lock], name: &Name, signer: &Node) -> bool {
     let mut locks = locks.iter();
     name.as_str().starts_with(TRIGGER)

@@ -1,44 +1,45 @@
-//! PURE: what a node decides about triggers. No clock, no network, no disk: they are given in.
+//! PURE: decisions of a node about triggers. The caller passes in the time and all data; nothing
+//! here uses a clock, the network or the disk.
 
-/// Who may start runs here.
+/// Signers whose triggers this node accepts.
 pub mod accept;
-/// Which places belong to dead nodes.
+/// Slots and locks of dead nodes, from the counters of their beats.
 pub mod beat;
-/// What a sender asks for, as registers.
+/// Triggers that a sender makes from a request.
 pub mod fire;
-/// What a target makes of one register.
+/// Verdict of a target on one trigger.
 pub mod judge;
-/// The nodes as they were read last.
+/// Last inventory of nodes that was read.
 pub mod last_inventory;
-/// Where a trigger comes from, and when that has been far enough.
+/// Origins of a trigger, and the limit on their hops.
 pub mod lineage;
-/// Who may hold a lock.
+/// Locks: candidates, order and tokens.
 pub mod lock;
 /// Newest versions of nodes' facts.
 pub mod newest;
-/// How long a target waits, beyond what it was asked for.
+/// Wait of a target in addition to the delta of the trigger.
 pub mod pace;
-/// What a target's ledger has on disk.
+/// Content of a target's ledger file.
 pub mod page;
 /// Regular expressions.
 mod pattern;
 /// Whether a node is connected.
 pub mod presence;
-/// What a target remembers, so that it acts on nothing twice.
+/// Replay ledger of a target, which keeps it from acting on a trigger twice.
 pub mod replay;
-/// Whether a target of a rolling run may begin.
+/// Decision whether a target of a rolling run may begin.
 pub mod rolling;
-/// Which events this node reacts to.
+/// Rules, which select the events that this node reacts to.
 pub mod rule;
-/// Which nodes are meant.
+/// Selection of nodes by facts, classes and environment.
 pub mod select;
-/// How much of the cap the triggers of each node may use.
+/// Share of the cap that the triggers of each node may use.
 pub mod share;
-/// Who of those that share slots may run.
+/// Queues of the groups of nodes that share slots.
 pub mod slots;
 /// Selections that are resolved later.
 pub mod stored_selection;
-/// What followed from an origin.
+/// Story of an origin: all triggers that followed from it.
 pub mod story;
-/// Times that a wrong clock does not shorten.
+/// Terms, which a wrong clock does not shorten.
 pub mod term;

@@ -1,4 +1,4 @@
-//! The newest version of each node's facts that this program has read. An older one counts for nothing.
+//! Newest version of each node's facts that this program has read. Older versions are ignored.
 
 use std::collections::BTreeMap;
 
@@ -20,18 +20,18 @@ pub struct Newest {
 
 #[derive(Debug)]
 struct Version {
-    /// As [`Inventory::order`] gives it.
+    /// Number from [`Inventory::order`].
     order: u64,
-    /// Whether an older one was reported since this one was read.
+    /// Whether an older version was reported since this one was read.
     is_reported: bool,
 }
 
-/// Reason why a value counts for nothing.
+/// Reason why a value is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ignored {
     /// Sentence for the log.
     pub why: String,
-    /// Whether it was not reported before.
+    /// Whether this is the first report of it.
     pub is_news: bool,
 }
 
@@ -42,7 +42,7 @@ impl From<String> for Ignored {
 }
 
 impl Newest {
-    /// Takes up what [`Newest::written`] gave. Lines that it cannot have written are left out.
+    /// Reads the output of [`Newest::written`]. Malformed lines are ignored.
     pub fn read(text: &str) -> Newest {
         let version = |line: &str| {
             let (order, node) = line.split_once(' ')?;
@@ -58,27 +58,27 @@ impl Newest {
         }
     }
 
-    /// All of it as text, if it has changed since [`Newest::kept`].
+    /// Text of all versions, if they have changed since [`Newest::kept`].
     pub fn written(&self) -> Option<String> {
         let lines = self.versions.iter();
         let lines = lines.map(|(node, version)| format!("{} {node}\n", version.order));
         self.is_changed.then(|| lines.collect())
     }
 
-    /// Takes note that the text is on disk.
+    /// Notes that the text is stored on disk.
     pub fn kept(&mut self) {
         self.is_changed = false;
     }
 
-    /// Newest version of a node that was read, as [`Inventory::order`] gives it.
+    /// Newest version of a node that was read: a number from [`Inventory::order`].
     pub fn of(&self, node: &Node) -> Option<u64> {
         self.versions.get(node).map(|one| one.order)
     }
 
-    /// Remembers a version that its node has signed.
+    /// Stores a version that its node has signed.
     ///
     /// # Errors
-    /// It is older than one that was read before.
+    /// The version is older than one that was read before.
     pub fn judge(&mut self, inventory: &Inventory) -> Result<(), Ignored> {
         let (node, order) = (&inventory.node, inventory.order());
         match self.versions.get_mut(node) {
@@ -99,7 +99,8 @@ impl Newest {
         }
     }
 
-    /// Remembers a version that is the newest of its node. If there are too many nodes, the one with the lowest order is forgotten.
+    /// Stores the newest version of a node. If there are too many nodes, the one with the lowest
+    /// order is removed.
     fn remember(&mut self, node: &Node, order: u64) {
         if self.versions.len() >= MOST && !self.versions.contains_key(node) {
             let oldest = self.versions.iter().min_by_key(|(_, one)| one.order);

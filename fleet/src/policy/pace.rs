@@ -1,16 +1,17 @@
-//! How long a target waits, beyond what it was asked for: so that many targets do not start together, and a circle slows down.
+//! Wait of a target in addition to the delta, so that many targets do not start together, and
+//! circles slow down.
 
 use again_base::delay;
 use again_base::model::Span;
 
-/// What a node's operator set.
+/// Pace that the operator of a node has set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// For each other target of the same firing.
+    /// Spread for each further target of the same request.
     pub spread: Span,
-    /// The jitter of a trigger that is not the first of its story, where somebody set it.
+    /// Jitter of a trigger from its second hop on; none for the default.
     pub jitter: Option<Span>,
-    /// The most that the jitter grows to.
+    /// Upper limit of the jitter.
     pub max_jitter: Span,
 }
 
@@ -24,10 +25,11 @@ impl Default for Pace {
     }
 }
 
-/// The longest that this target may wait on top of the delta: the moment itself is drawn from zero to here.
+/// Longest wait of this target in addition to the delta. The actual wait is drawn between zero and
+/// this value.
 ///
-/// One target starts at once, and a thousand not together. The first hop adds nothing; from the second one on the jitter is
-/// that of a rerun with this number in its chain.
+/// A single target starts immediately; many targets do not start together. The first hop adds no
+/// jitter. From the second hop on, the jitter is that of a rerun with this number in its chain.
 pub fn range(pace: &Pace, delta: Span, targets: u32, hops: usize) -> Span {
     let spread = pace.spread.times(u64::from(targets.saturating_sub(1)));
     if hops <= 1 {

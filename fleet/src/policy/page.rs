@@ -1,4 +1,5 @@
-//! What a target's ledger has on disk: on the first line all of it, and on each other line a change since.
+//! Content of a target's ledger file: the first line has everything, and each further line has one
+//! change.
 
 use again_base::model::Moment;
 use serde::{Deserialize, Serialize};
@@ -11,33 +12,33 @@ use crate::wire::trigger::Trigger;
 pub const FILE: &str = "executor/ledger";
 /// Largest size of the file, in bytes.
 pub const LARGEST: u64 = 160 << 20;
-/// How far the changes may make the file longer than twice its first line, in bytes.
+/// Maximum by which the file may exceed twice the length of its first line, in bytes.
 const SPARE: u64 = 64 << 10;
 const VERSION: u32 = 2;
 
-/// Everything that the executor remembers.
+/// Everything that the executor stores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     version: u32,
-    /// What became of triggers.
+    /// Outcomes of triggers.
     pub replays: ReplayLedger,
-    /// What `again` is being asked for.
+    /// Triggers for which a request to `again` has begun.
     pub begun: Vec<Trigger>,
-    /// Each node's use of the cap.
+    /// Use of the cap by each node.
     pub shares: Shares,
 }
 
-/// Change of what the executor remembers.
+/// Change of the stored data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Something became of a trigger.
+    /// Outcome of a trigger.
     Recorded(Box<Record>),
-    /// What no longer mattered then was forgotten.
+    /// Removal of the entries that no longer mattered at this time.
     Forgotten(Moment),
-    /// `again` is being asked for these, and for nothing else.
+    /// Triggers for which a request to `again` has begun; replaces all earlier ones.
     Begun(Vec<Trigger>),
-    /// Each node's use of the cap is this.
+    /// Use of the cap by each node; replaces the earlier one.
     Shares(Shares),
 }
 
@@ -53,7 +54,7 @@ impl Default for Page {
 }
 
 impl Page {
-    /// Makes a change. Whether it changes anything.
+    /// Applies a change. Returns whether anything has changed.
     pub fn apply(&mut self, change: &Change) -> bool {
         match change {
             Change::Recorded(record) => self.replays.record(record),
@@ -63,10 +64,10 @@ impl Page {
         }
     }
 
-    /// Reads a file, whose end may be torn. False means that it is.
+    /// Reads a file, whose end may be torn. The second value is false if the end is torn.
     ///
     /// # Errors
-    /// It is of another version, or something in it cannot be read.
+    /// The file has another version, or a line cannot be read.
     pub fn parse(text: &[u8]) -> Result<(Page, bool), String> {
         let whole = text.strip_suffix(b"\n");
         let mut lines = whole.unwrap_or(text).split(|byte| *byte == b'\n');
@@ -79,7 +80,7 @@ impl Page {
         while let Some(line) = lines.next() {
             match read(line) {
                 Ok(change) => drop(page.apply(&change)),
-                // No change is behind what was not written whole.
+                // No change may follow a line that was not written completely.
                 Err(e) if lines.any(|line| read(line).is_ok()) => return Err(e.to_string()),
                 Err(_) => return Ok((page, false)),
             }
@@ -96,14 +97,14 @@ fn replace<T: PartialEq + Clone>(old: &mut T, new: &T) -> bool {
     is_new
 }
 
-/// A line of the file.
+/// Line of the file.
 pub fn line<T: Serialize>(value: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec(value).expect("plain values");
     text.push(b'\n');
     text
 }
 
-/// How long the file may be if this is the length of its first line, in bytes.
+/// Maximum length of the file if its first line has this length, in bytes.
 pub fn most(first: u64) -> u64 {
     first.saturating_mul(2).saturating_add(SPARE)
 }

@@ -6,7 +6,8 @@ use regex::{Regex, RegexBuilder};
 
 /// Length of the longest expression, in bytes.
 const MOST: usize = 512;
-/// Size of the largest compiled expression, in bytes; a `\w` takes about 20,000. A search takes time in proportion to it.
+/// Size of the largest compiled expression, in bytes; a `\w` takes about 20,000. The time of a
+/// search is proportional to it.
 const LARGEST: usize = 512 << 10;
 
 /// Regular expression.
@@ -22,7 +23,7 @@ impl PartialEq for Pattern {
 impl Eq for Pattern {}
 
 impl Pattern {
-    /// Whether it matches a part of a text.
+    /// Whether the expression matches a part of a text.
     pub fn is_in(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
@@ -43,7 +44,7 @@ impl FromStr for Pattern {
         let built = builder.size_limit(LARGEST).build();
         built.map(Pattern).map_err(|e| {
             let text = e.to_string();
-            // The lines before the last show where.
+            // The lines before the last one show the position of the error.
             let last = text.lines().last().unwrap_or_default();
             wrong(last.trim_start_matches("error: "))
         })

@@ -1,30 +1,31 @@
-//! PURE: whether a node is connected, according to the time at which it signed what it publishes. Nothing but what people are shown
-//! depends on that.
+//! PURE: presence of a node, from the time at which it signed its published value. Only output for
+//! people depends on it.
 
 use again_base::model::{Span, Walltime};
 
-/// Age at which a connected node signs what it publishes anew.
+/// Age at which a connected node signs its published value anew.
 const SIGNED_ANEW: Span = Span::from_secs(600);
 /// Greatest age at which a node counts as connected.
 const CONNECTED: Span = Span::from_secs(900);
-/// How far a node's own signature may be ahead of its clock until it counts as set back.
+/// Maximum by which a node's own signature may be ahead of its clock before the clock counts as set
+/// back.
 const AHEAD: Span = Span::from_secs(60);
 
-/// Whether a node is connected, as another one sees it.
+/// Presence of a node, as another node sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// Node that has signed within the last 15 minutes.
+    /// Node that has signed within the last 15 minutes, plus the skew.
     Connected,
-    /// Node that has not.
+    /// Node that has not signed within that time.
     #[default]
     Gone,
-    /// Node that has signed at a time ahead of the reader's clock. One of the two clocks is wrong, so it is not known whether the node is
-    /// connected.
+    /// Node that has signed at a time ahead of the reader's clock. One of the two clocks is wrong,
+    /// so it is unknown whether the node is connected.
     Ahead,
 }
 
 impl Presence {
-    /// Presence of a node that signed at this time, where the clocks may differ by the skew.
+    /// Presence of a node that signed at this time. The clocks may differ by the skew.
     pub fn of(signed: Walltime, now: Walltime, skew: Span) -> Presence {
         if signed > now + skew {
             Presence::Ahead
@@ -36,7 +37,8 @@ impl Presence {
     }
 }
 
-/// Whether a connected node has to sign anew what it signed at this time: it was a while ago, or the clock was set back.
+/// Whether a connected node has to sign its value anew: the signature is old, or the clock was set
+/// back.
 pub fn is_due(signed: Walltime, now: Walltime) -> bool {
     now.since(signed) >= SIGNED_ANEW || signed > now + AHEAD
 }

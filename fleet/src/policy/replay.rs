@@ -1,9 +1,12 @@
-//! What a target remembers, so that it acts on nothing twice: the highest number of each sender, node that it speaks for, and name.
+//! Replay ledger of a target, which keeps it from acting on a trigger twice: the highest number of
+//! each sender, node that the sender acts for, and name.
 //!
-//! It remembers a number as long as anything that bears it, or a lower one, could still be taken: all of that was fired no
-//! later than the number says, and nothing may wait longer than a day. How much it remembers is bounded. A name that makes room, or
-//! is forgotten, leaves its number as a floor: nothing of that sender and node is taken at or below it, unless it waits here already for
-//! `again`, its cap or its share. What is held for another reason is not recorded, and a floor can overtake it.
+//! The ledger keeps a number for as long as a trigger with that number or a lower one could still
+//! be accepted: such a trigger was sent no later than the number says, and may wait for a day at
+//! most. The size of the ledger is bounded. A name that is removed leaves its number as a floor: no
+//! trigger of that sender and node is accepted at or below the floor, unless it already waits here
+//! for `again`, its cap or its share. A trigger that is held for another reason is not recorded,
+//! and a floor can overtake it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,16 +20,16 @@ use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::{Outcome, cut};
 use crate::wire::trigger::{MOST_TTL, Trigger};
 
-/// A trigger among all of its target's.
+/// Key that identifies a trigger among all triggers of its target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TriggerKey {
-    /// Who fired.
+    /// Node that sent the trigger.
     pub sender: Node,
-    /// Its name.
+    /// Name of the trigger.
     pub name: Name,
-    /// Its number.
+    /// Number of the trigger.
     pub number: u64,
-    /// Its id.
+    /// Id of the trigger.
     pub id: Id,
 }
 
@@ -41,45 +44,47 @@ impl From<&Trigger> for TriggerKey {
     }
 }
 
-/// Maximum number of names of one sender and node that it speaks for.
+/// Maximum number of names of one sender and one node that it acts for.
 pub const MOST_NAMES: usize = 1000;
 /// Maximum number of calls of programs for the events of one sender.
 pub const MOST_CALLS: usize = 10_000;
 /// Maximum number of names of one sender that wait here, or were accepted and have not expired.
 pub const MOST_ACCEPTED: usize = 2000;
-/// Number of such names of all senders together from which on the sender with the most gets no more. `again` remembers 4,096 numbers.
+/// Total of such names of all senders from which on no further one is accepted of the sender with
+/// the most. `again` remembers 4,096 numbers.
 const MOST_ACCEPTED_OF_ALL: usize = 3500;
-/// Maximum number of entries of all senders together: names, floors, and ids of accepted triggers whose names have made room.
+/// Maximum number of entries of all senders together: names, floors, and ids of accepted triggers
+/// whose names were removed.
 pub const MOST_ENTRIES: usize = 50_000;
-/// Longest reason that is remembered, in bytes.
+/// Maximum length of a stored reason, in bytes.
 const MOST_WHY: usize = 200;
 
-/// The highest number of a name, and what became of its trigger.
+/// Highest number of a name, and the outcome of its trigger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// The number.
+    /// Highest number.
     pub number: u64,
     /// Id of its trigger.
     pub id: Id,
-    /// What became of its trigger, as far as this book goes; [`Outcome::Held`] while it waits here.
+    /// Outcome of its trigger, as far as the ledger knows; [`Outcome::Held`] while it waits here.
     pub outcome: Outcome,
-    /// Why.
+    /// Reason of the outcome.
     pub why: String,
-    /// The trigger of this name that was taken last, with whatever number.
+    /// Id of the last accepted trigger of this name, whatever its number.
     taken: Option<Id>,
-    /// When its trigger has expired, by the slowest clock.
+    /// Time at which the trigger has expired even for the slowest clock.
     expires: Walltime,
-    /// How long all this matters.
+    /// Term for which this entry is kept.
     term: Term,
 }
 
 impl Seen {
-    /// Whether it is this trigger, which waits here.
+    /// Whether this entry is for the given trigger, and the trigger waits here.
     pub fn is_waiting(&self, trigger: &Trigger) -> bool {
         self.outcome == Outcome::Held && self.is(trigger)
     }
 
-    /// Whether it is this trigger.
+    /// Whether this entry is for the given trigger.
     pub fn is(&self, trigger: &Trigger) -> bool {
         self.number == trigger.number && self.id == trigger.id
     }
@@ -88,18 +93,18 @@ impl Seen {
         self.term.left_until(self.expires, now) > Span::ZERO
     }
 
-    /// Whether it can make room: it does not wait here, or has expired.
+    /// Whether the entry can be removed to make room: it does not wait here, or has expired.
     fn is_finished(&self, now: &Moment) -> bool {
         self.outcome != Outcome::Held || !self.is_live(now)
     }
 
-    /// Whether it waits here, or was accepted and has not expired.
+    /// Whether the trigger waits here, or one was accepted, and the entry has not expired.
     fn is_accepted(&self, now: &Moment) -> bool {
         (self.outcome == Outcome::Held || self.taken.is_some()) && self.is_live(now)
     }
 }
 
-/// Names, and the number at or below which nothing new is taken.
+/// Names, and the number at or below which no new trigger is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Group {
     floor: u64,
@@ -107,13 +112,13 @@ struct Group {
 }
 
 impl Group {
-    /// The finished name with the lowest number.
+    /// Finished name with the lowest number.
     fn lowest(&self, now: &Moment) -> Option<(&Name, &Seen)> {
         let finished = self.names.iter().filter(|(_, seen)| seen.is_finished(now));
         finished.min_by_key(|(_, seen)| seen.number)
     }
 
-    /// Forgets what no longer matters. The highest number of that.
+    /// Removes names whose term is over. Returns the highest number of these.
     fn forget(&mut self, now: &Moment) -> u64 {
         let mut highest = 0;
         self.names.retain(|_, seen| {
@@ -130,14 +135,14 @@ impl Group {
 /// Names, calls and floors of one sender.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Sender {
-    /// Floor of all nodes.
+    /// Floor for all nodes.
     floor: u64,
-    /// The highest number that was forgotten because of its age.
+    /// Highest number that was removed because of its age.
     forgotten: u64,
     nodes: BTreeMap<Node, Group>,
     /// Calls of programs for events of this node.
     calls: Group,
-    /// Accepted triggers whose names have made room, until they have expired.
+    /// Accepted triggers whose names were removed, until they have expired.
     accepted: BTreeMap<Id, Term>,
 }
 
@@ -154,14 +159,15 @@ impl Sender {
         self.nodes.get(node)
     }
 
-    /// All groups that may have this name.
+    /// Groups that may have this name.
     fn groups(&self, name: &Name) -> impl Iterator<Item = &Group> {
         let is_call = name.is_of_a_call();
         let nodes = self.nodes.values().filter(move |_| !is_call);
         nodes.chain(is_call.then_some(&self.calls))
     }
 
-    /// Removes a name, whose number becomes the floor. Keeps the id of an accepted trigger until it expires.
+    /// Removes a name, whose number becomes the floor. Keeps the id of an accepted trigger until it
+    /// expires.
     fn remove(&mut self, node: &Node, name: &Name, now: &Moment) {
         let Some(group) = self.nodes.get_mut(node) else {
             return;
@@ -178,7 +184,7 @@ impl Sender {
         }
     }
 
-    /// Makes room in a group that is full: its finished name with the lowest number goes.
+    /// Makes room in a full group: removes its finished name with the lowest number.
     fn make_room(&mut self, node: &Node, now: &Moment) {
         let group = self.nodes.get(node);
         let full = group.filter(|group| group.names.len() >= MOST_NAMES);
@@ -188,7 +194,7 @@ impl Sender {
         }
     }
 
-    /// Removes older triggers of a name that were sent for other nodes than this one.
+    /// Removes older triggers of a name that were sent on behalf of other nodes than this one.
     fn replace(&mut self, node: &Node, name: &Name, number: u64, now: &Moment) {
         let is_older = |seen: &Seen| seen.number < number;
         let others = self
@@ -201,7 +207,8 @@ impl Sender {
         }
     }
 
-    /// What makes room for other senders: the lowest number of all nodes that is finished, with its name if it is not a floor.
+    /// Candidate for removal to make room for other senders: the lowest finished number of all
+    /// nodes, with its name, or without one if it is a floor.
     fn lowest(&self, now: &Moment) -> Option<(u64, &Node, Option<&Name>)> {
         let all = self.nodes.iter().filter_map(|(node, group)| {
             if group.names.is_empty() {
@@ -213,12 +220,13 @@ impl Sender {
         all.min_by_key(|(number, ..)| *number)
     }
 
-    /// Whether there is anything that can make room for other senders.
+    /// Whether an entry can be removed to make room for other senders.
     fn gives_way(&self, now: &Moment) -> bool {
         self.lowest(now).is_some() || self.calls.lowest(now).is_some() || !self.accepted.is_empty()
     }
 
-    /// Makes room for other senders: at least one entry, if [`Sender::gives_way`]. No id is kept then: the floor stops each copy.
+    /// Makes room for other senders: removes at least one entry, if [`Sender::gives_way`]. Ids of
+    /// removed names are not kept: the floor stops each copy.
     fn give_way(&mut self, now: &Moment) {
         if let Some((number, node, name)) = self.lowest(now) {
             let (node, name) = (node.clone(), name.cloned());
@@ -238,7 +246,7 @@ impl Sender {
         self.drop_floors();
     }
 
-    /// Drops what the floor of all nodes says as well.
+    /// Drops groups that have no names and whose floor is not above the floor for all nodes.
     fn drop_floors(&mut self) {
         let floor = self.floor;
         self.nodes
@@ -249,14 +257,14 @@ impl Sender {
         for group in self.nodes.values_mut() {
             self.forgotten = self.forgotten.max(group.forget(now));
         }
-        // All that this sender numbered before it is a day old as well.
+        // Every earlier number of this sender is older than a day as well.
         self.floor = self.floor.max(self.forgotten);
         self.calls.floor = self.calls.floor.max(self.calls.forget(now));
         self.accepted.retain(|_, term| !term.is_over(now));
         self.drop_floors();
     }
 
-    /// Whether it has floors only, no higher than what any clock says to be over a day old.
+    /// Whether the sender has only floors, and these are more than a day old.
     fn is_over(&self, now: &Moment) -> bool {
         let is_empty =
             self.nodes.is_empty() && self.calls.names.is_empty() && self.accepted.is_empty();
@@ -264,18 +272,18 @@ impl Sender {
         is_empty && floor <= self.forgotten && floor.saturating_add(MOST_TTL) < now.wall.millis()
     }
 
-    /// How many names wait here, or were accepted and have not expired.
+    /// Number of names that wait here, or were accepted and have not expired.
     fn count_accepted(&self, now: &Moment) -> usize {
         let names = self.nodes.values().flat_map(|group| group.names.values());
         names.filter(|seen| seen.is_accepted(now)).count() + self.accepted.len()
     }
 }
 
-/// What becomes of a trigger, as it is recorded.
+/// Record of the outcome of a trigger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     which: TriggerKey,
-    /// The node whose change it is.
+    /// Node on whose behalf the trigger was sent.
     node: Node,
     outcome: Outcome,
     why: String,
@@ -285,7 +293,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// This outcome of a trigger, where clocks may be so far apart.
+    /// Record of an outcome of a trigger. The clocks may differ by `skew`.
     pub fn new(trigger: &Trigger, outcome: Outcome, why: &str, skew: Span, now: &Moment) -> Record {
         Record {
             which: trigger.into(),
@@ -298,10 +306,11 @@ impl Record {
         }
     }
 
-    /// How long it has to be remembered: as long as the clock was right when it began, and as long as if it was ahead.
+    /// Term for which the record has to be kept. It is long enough even if the clock was ahead when
+    /// it began.
     fn term(&self) -> Term {
         let number = Walltime::from_millis(self.which.number);
-        // The name of a call is that of one event, and its number the event's time.
+        // The name of a call belongs to one event, and the number is the time of the event.
         let longest = match self.which.name.is_of_a_call() {
             true => COUNTS,
             false => MOST_TTL,
@@ -316,25 +325,27 @@ impl Record {
     }
 }
 
-/// The replays of one target.
+/// Replay ledger of one target.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplayLedger {
     senders: BTreeMap<Node, Sender>,
-    /// Floor of all senders: the highest number of those that had nothing else left, and are forgotten.
+    /// Floor for all senders: the highest floor of the senders that were removed because they had
+    /// nothing else.
     forgotten: u64,
-    /// How many entries there are.
+    /// Number of entries.
     size: usize,
 }
 
 impl ReplayLedger {
-    /// What is known of this sender and name, whomever the sender spoke for.
+    /// Entry of this sender and name with the highest number, for any node that the sender acts
+    /// for.
     pub fn seen(&self, sender: &Node, name: &Name) -> Option<&Seen> {
         let groups = self.senders.get(sender)?.groups(name);
         let seen = groups.filter_map(|group| group.names.get(name));
         seen.max_by_key(|seen| seen.number)
     }
 
-    /// The number at or below which nothing of this trigger's sender and node is taken.
+    /// Number at or below which no trigger of this trigger's sender and node is accepted.
     pub fn floor(&self, trigger: &Trigger) -> u64 {
         let Some(sender) = self.senders.get(&trigger.sender) else {
             return self.forgotten;
@@ -347,7 +358,7 @@ impl ReplayLedger {
         }
     }
 
-    /// What became of the trigger that bears this trigger's id, with whatever number and name.
+    /// Outcome of the trigger with this trigger's id, whatever its number and name.
     pub fn outcome(&self, trigger: &Trigger) -> Option<(Outcome, &str)> {
         let sender = self.senders.get(&trigger.sender)?;
         let groups = sender.groups(&trigger.name);
@@ -366,7 +377,8 @@ impl ReplayLedger {
         }
     }
 
-    /// Why there is no room for another name; or for one that is to be taken.
+    /// Reason why there is no room for another name, or for another accepted trigger; none if there
+    /// is room.
     pub fn lacks_room(&self, trigger: &Trigger, is_taken: bool, now: &Moment) -> Option<String> {
         let Trigger { sender, name, .. } = trigger;
         let known = self.senders.get(sender);
@@ -404,7 +416,8 @@ impl ReplayLedger {
         None
     }
 
-    /// Why nothing more of a sender is accepted until some of its triggers have expired.
+    /// Reason why no further trigger of a sender is accepted until some have expired; none if it
+    /// is.
     fn accepts_no_more(&self, node: &Node, sender: &Sender, now: &Moment) -> Option<String> {
         let count = sender.count_accepted(now);
         if count >= MOST_ACCEPTED {
@@ -421,7 +434,8 @@ impl ReplayLedger {
         })
     }
 
-    /// Records what becomes of a trigger. A number that is not the highest changes nothing. Whether anything has changed.
+    /// Records the outcome of a trigger. A number that is not the highest changes nothing. Returns
+    /// whether anything has changed.
     pub fn record(&mut self, record: &Record) -> bool {
         let Record {
             which, node, now, ..
@@ -471,7 +485,7 @@ impl ReplayLedger {
         true
     }
 
-    /// The sender with the most entries of those that can make room.
+    /// Sender with the most entries among those that can make room.
     fn largest(&self, now: &Moment) -> Option<&Node> {
         let mut all: Vec<_> = self.senders.iter().collect();
         all.sort_by_cached_key(|(_, one)| Reverse(one.size()));
@@ -479,7 +493,7 @@ impl ReplayLedger {
         give_way.next().map(|(node, _)| node)
     }
 
-    /// Lets the sender with the most entries make room, if all together are too many.
+    /// Makes room in the sender with the most entries, if there are too many entries in total.
     fn give_way(&mut self, now: &Moment) {
         while self.size >= MOST_ENTRIES {
             let largest = self.largest(now).cloned();
@@ -492,7 +506,7 @@ impl ReplayLedger {
         }
     }
 
-    /// Forgets what no longer matters. Whether anything was forgotten.
+    /// Removes entries whose term is over. Returns whether anything was removed.
     pub fn forget(&mut self, now: &Moment) -> bool {
         let before = self.size;
         for sender in self.senders.values_mut() {
@@ -506,12 +520,12 @@ impl ReplayLedger {
         self.size != before
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// What will be held soon, in words.
+    /// Warnings about limits that are nearly reached.
     pub fn warnings(&self, now: &Moment) -> Vec<String> {
         let is_near = |count: usize, most: usize| count >= most / 5 * 4;
         let mut warnings = Vec::new();

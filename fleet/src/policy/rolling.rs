@@ -1,7 +1,9 @@
-//! Whether a target of a rolling run may begin when its turn comes: what the listed targets have signed decides, and nothing else.
+//! Decision whether a target of a rolling run may begin when its turn comes. It depends only on
+//! values that the sender and the listed targets have signed.
 //!
-//! A target reads the list that the sender has signed, then one key for each target of the list, and then the slots of those that
-//! began and have published no end. It never reads below a prefix, so values at other keys neither hide a failure nor hold it up.
+//! A target reads the list that the sender has signed, then one key for each listed target, and
+//! then the slots of the targets that began and have published no end. It never lists a prefix, so
+//! values at other keys can neither hide a failure nor delay the decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,46 +15,47 @@ use crate::wire::outcome::{Outcome, TriggerStatus};
 use crate::wire::targets::Targets;
 use crate::wire::trigger::Trigger;
 
-/// How long each target may be missing, begun and with neither slot nor end, until it counts as failed. The list of targets may be
-/// missing for that time too.
+/// Time after which a target that began and has neither a slot nor an end counts as failed. The
+/// target also waits this long for a missing list of targets.
 const PATIENCE: Span = Span::from_secs(60);
-/// Pause until what is missing is looked for again.
+/// Pause before missing values are read again.
 const PAUSE: Span = Span::from_secs(5);
 /// Maximum number of keys that are read together.
 const TOGETHER: usize = 64;
 
-/// What to do next.
+/// Next step of a target.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Read these keys, give what was found to [`Count::record`], and ask again.
+    /// Read these keys, pass the values to [`Count::record`], and call [`Count::next`] again.
     Read(Vec<Key>),
-    /// Begin: too few have failed, whatever becomes of the missing ones.
+    /// Begin: too few targets have failed, whatever the outcome of the missing ones.
     Begin,
     /// Do not begin.
     Halt {
-        /// Those that count as failed.
+        /// Targets that count as failed.
         failed: BTreeSet<Node>,
-        /// Those of them that were missing for [`PATIENCE`].
+        /// Failed targets that were missing for [`PATIENCE`].
         missing: BTreeSet<Node>,
     },
-    /// Begin a new look at this time. These are missing; without any, the list of targets is.
+    /// Begin a new check at this time. The set has the missing targets; it is empty if the list of
+    /// targets is missing.
     Wait(Boottime, BTreeSet<Node>),
     /// Give up for now: the list of targets was missing for [`PATIENCE`].
     Unlisted,
 }
 
-/// Something that was read, and signed by the node whose key it is.
+/// Value that was read, and was signed by the node that its key names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
-    /// The sender's list.
+    /// List of targets from the sender.
     Targets(Targets),
-    /// What a target has published of its trigger.
+    /// Published status of a target's trigger.
     Status(TriggerStatus),
-    /// A node has a slot, or waits for one.
+    /// Node that has a slot, or waits for one.
     Slot(Node),
 }
 
-/// What is read at present.
+/// Kind of values that is being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Start,
@@ -61,7 +64,7 @@ enum Stage {
     Slots,
 }
 
-/// A target's count of the others that have failed.
+/// Count of the other targets that have failed.
 #[derive(Debug)]
 pub struct Count {
     sender: Node,
@@ -69,25 +72,25 @@ pub struct Count {
     group: Name,
     stop_after: usize,
     stage: Stage,
-    /// The origin below which targets publish, once the list was read.
+    /// Origin in the keys at which targets publish; none until the list is read.
     origin: Option<Id>,
-    /// Listed targets that have published no end.
+    /// Listed targets that have not published an end.
     open: BTreeSet<Node>,
-    /// Targets of this stage that are still to be read.
+    /// Targets whose keys of this stage are not read yet.
     rest: Vec<Node>,
     failed: BTreeSet<Node>,
-    /// Targets that began and have published no end.
+    /// Targets that began and have not published an end.
     begun: BTreeSet<Node>,
-    /// Those of them that have a slot, or wait for one.
+    /// Targets that have a slot, or wait for one.
     queued: BTreeSet<Node>,
-    /// Those without, and since which look.
+    /// Targets that began but have no slot, and the time of the check that first found that.
     missing: BTreeMap<Node, Boottime>,
-    /// When the target gives up waiting for the list, once it was missing.
+    /// Time until which the target waits for a missing list.
     unlisted_until: Option<Boottime>,
 }
 
 impl Count {
-    /// A count for a trigger whose turn has come, in this group of slots.
+    /// Count for a trigger whose turn has come. `group` is the group of its slots.
     pub fn new(trigger: &Trigger, group: Name) -> Count {
         Count {
             sender: trigger.sender.clone(),
@@ -106,7 +109,7 @@ impl Count {
         }
     }
 
-    /// Begins a new look. Targets that have failed are not read again.
+    /// Begins a new check. Targets that have failed are not read again.
     pub fn look(&mut self) {
         self.stage = Stage::Start;
         self.rest.clear();
@@ -114,7 +117,7 @@ impl Count {
         self.queued.clear();
     }
 
-    /// Takes in what was read. What does not belong to the run changes nothing.
+    /// Records a value. A value of another run changes nothing.
     pub fn record(&mut self, fact: Fact) {
         match fact {
             Fact::Targets(list) => {
@@ -143,7 +146,7 @@ impl Count {
         }
     }
 
-    /// What to do next, at this time.
+    /// Next step at this time.
     pub fn next(&mut self, now: Boottime) -> Effect {
         loop {
             if !self.rest.is_empty() {
@@ -196,8 +199,9 @@ impl Count {
         })
     }
 
-    /// The verdict when everything was read. A slot is free only after the end of its run was published, so a target with neither is
-    /// missing, unless it ended between two reads of this look.
+    /// Decision after all values were read. A slot is released only after the end of its run was
+    /// published, so a target with neither is missing, unless its run ended between two reads of
+    /// this check.
     fn verdict(&mut self, now: Boottime) -> Effect {
         let missing = self.begun.difference(&self.queued).cloned();
         let since = |node: Node| {

@@ -1,7 +1,9 @@
-//! PURE: which events of other nodes this node reacts to, and the trigger that such an event is.
+//! PURE: rules, which select the events that this node reacts to, and the triggers that these
+//! events become.
 //!
-//! An event that matches a rule is a trigger which the node of the event signed with it. The service and the executor make it by the same
-//! function of the same signed batch, so that it is the same for both, and each time.
+//! An event that matches a rule is a trigger, signed by the node of the event. The service and the
+//! executor create it with the same function from the same signed batch, so that both get the same
+//! trigger every time.
 
 use again_base::model::Span;
 use ring::digest::{Context, SHA256};
@@ -15,50 +17,50 @@ use crate::wire::lineage::{Cause, MOST_HOPS};
 use crate::wire::name::{Id, Name, Namespace, Node, OF_RULES};
 use crate::wire::trigger::{Ask, MOST_TTL, Trigger};
 
-/// How long an event counts, in milliseconds: an hour.
+/// Time for which an event counts, in milliseconds: an hour.
 pub const COUNTS: u64 = 3_600_000;
-/// How much of a rule's name is in that of a trigger, in bytes.
+/// Maximum length of the part of a rule's name that the name of the trigger has, in bytes.
 const SHOWN: usize = 96;
 
-/// A rule of this node's.
+/// Rule of this node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rule {
-    /// Its name, which no other has.
+    /// Unique name of the rule.
     pub name: String,
-    /// The resource; none for any.
+    /// Resource of the event; none for any.
     pub resource: Option<Resource>,
-    /// What happened to it; none for anything.
+    /// Changes of the resource; none for any.
     pub changes: Vec<Change>,
-    /// A class that it is in, or that its node tells of itself; none for any.
+    /// Class that has the resource, or that the node of the event has published; none for any.
     pub class: Option<String>,
-    /// What else its node tells of itself.
+    /// Conditions on the published facts of the node of the event.
     pub conditions: Vec<Condition>,
-    /// The environment of the run; none for any.
+    /// Environment of the run; none for any.
     pub environment: Option<String>,
-    /// Whether events of this node count too.
+    /// Whether events of this node match too.
     pub own: bool,
-    /// How long Puppet waits at least.
+    /// Minimum time that Puppet waits.
     pub delta: Span,
-    /// The program that is called with the event, and its arguments; empty where Puppet is run.
+    /// Program that is called with the event, and its arguments; empty if the rule runs Puppet.
     pub command: Vec<String>,
-    /// How long that may take.
+    /// Time limit of the program.
     pub timeout: Span,
 }
 
-/// A resource as Puppet refers to it, in which `*` stands for any characters, or none.
+/// Resource reference in Puppet's syntax, in which `*` matches any characters, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// In lower case.
+    /// Resource type in lower case.
     kind: String,
-    /// With the bracket at its end.
+    /// Title, including the closing bracket.
     title: String,
 }
 
 impl Resource {
-    /// Reads one.
+    /// Parses a reference.
     ///
     /// # Errors
-    /// A sentence: it is none.
+    /// The text is not a resource reference.
     pub fn read(text: &str) -> Result<Resource, String> {
         let parts = text.split_once('[').filter(|_| text.ends_with(']'));
         let parts = parts.filter(|(kind, title)| !kind.is_empty() && title.len() > 1);
@@ -80,19 +82,20 @@ impl Resource {
     }
 }
 
-/// Whether an event matches a rule.
+/// Result of matching an event against a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
-    /// It does not.
+    /// No match.
     No,
-    /// That hangs on what its node tells of itself.
+    /// Unknown: the result depends on the facts of the node, which are not known.
     Untold,
-    /// It does.
+    /// Match.
     Yes,
 }
 
 impl Rule {
-    /// Whether an event of a batch meets it, with what its node tells of itself, if that is known.
+    /// Matches an event of a batch against the rule, using the published facts of its node, if they
+    /// are known.
     pub fn fit(&self, me: &Node, batch: &Batch, event: &Event, told: Option<&Inventory>) -> Fit {
         let is_any =
             |wanted: &Option<String>, is: &str| wanted.as_ref().is_none_or(|one| one == is);
@@ -119,13 +122,14 @@ impl Rule {
         if is_met { Fit::Yes } else { Fit::No }
     }
 
-    /// Whether it may hang on what a node tells of itself.
+    /// Whether the result of a match may depend on the published facts of a node.
     pub fn asks_the_node(&self) -> bool {
         self.class.is_some() || !self.conditions.is_empty()
     }
 
-    /// The events of a batch that it reacts to: where Puppet is run the last one that meets it, since one run does for all. And
-    /// whether more of them may meet it by what their node tells of itself.
+    /// Events of a batch that the rule reacts to, and whether further events may match once the
+    /// facts of their node are known. If the rule runs Puppet, only the last matching event is
+    /// returned, since one run is enough for all.
     pub fn picks<'b>(
         &self,
         me: &Node,
@@ -144,10 +148,11 @@ impl Rule {
         (met, fits.iter().any(|(_, fit)| *fit == Fit::Untold))
     }
 
-    /// The trigger that an event of a batch is, where it matches this rule.
+    /// Trigger for an event of a batch that matches this rule.
     ///
     /// # Errors
-    /// All that it comes from has made more hops than any trigger may.
+    /// The cause of the run is unknown, or all its origins have made more hops than any trigger
+    /// may.
     pub fn trigger(
         &self,
         fleet: &Namespace,
@@ -166,7 +171,8 @@ impl Rule {
             batch.node.as_str().as_bytes(),
             batch.run.as_str().as_bytes(),
         ];
-        // What has gone too far by this node's own limit is refused when it is judged, and told.
+        // Origins beyond this node's own limit are rejected, and reported, when the trigger is
+        // judged.
         let new = (&id("run", &run, &[]), Cause::Event);
         let within = next_hop(&batch.begun.origins, new, &batch.node, me, MOST_HOPS);
         if within.lineage.0.is_empty() {
@@ -174,7 +180,8 @@ impl Rule {
             return Err(ways.join("; "));
         }
         let n = event.n.to_be_bytes();
-        // Each event has a call of its own. Those of a run take each other's place.
+        // Each event has its own call. Runs share one name, so that a newer one replaces an older
+        // one.
         let (begin, n_of_name, at): (_, &[u8], _) = if self.command.is_empty() {
             (OF_RULES[0], &[], batch.begun.at.saturating_add(event.n))
         } else {
@@ -207,7 +214,7 @@ impl Rule {
     }
 }
 
-/// The first half of a hash over these, each with its length.
+/// First half of a hash of these parts, each preceded by its length.
 fn id(what: &str, run: &[&[u8]; 3], more: &[&[u8]]) -> Id {
     let mut context = Context::new(&SHA256);
     context.update(b"again-fleet 1 rule\0");

@@ -1,4 +1,4 @@
-//! PURE: which nodes are meant, by what they tell of themselves.
+//! PURE: selection of nodes by what they publish of themselves.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::wire::{Malformed, shown};
 
 /// Largest number of conditions, classes and environments of criteria.
 const MOST_CRITERIA: usize = 100;
-/// Length of the longest of them, in bytes.
+/// Length of the longest of these, in bytes.
 const LONGEST_CRITERION: usize = 1024;
 
 /// Selection as text, for the socket and the disk.
@@ -26,7 +26,7 @@ pub struct Criteria {
 }
 
 impl Criteria {
-    /// The selection that the text describes.
+    /// Parsed selection.
     ///
     /// # Errors
     /// A condition is invalid.
@@ -39,10 +39,10 @@ impl Criteria {
         })
     }
 
-    /// Whether they keep to the bounds, and select by something.
+    /// Checks the limits on number and length, and that there is at least one condition.
     ///
     /// # Errors
-    /// Which of them they break.
+    /// A limit is exceeded, or a condition is invalid; the message says which.
     pub fn check(&self) -> Result<(), Malformed> {
         let (count, most) = (self.all().count(), MOST_CRITERIA);
         if !(1..=most).contains(&count) {
@@ -68,7 +68,7 @@ impl Criteria {
     }
 }
 
-/// For a line: `role=web, class profile::lb, environment production`.
+/// Output for a line: `role=web, class profile::lb, environment production`.
 impl fmt::Display for Criteria {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let facts = self.facts.iter().map(|fact| shown(fact));
@@ -83,19 +83,19 @@ impl fmt::Display for Criteria {
     }
 }
 
-/// Nodes that meet all conditions on facts, have one of the classes, and are of the environment.
+/// Nodes that match all conditions on facts, have one of the classes, and are in the environment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
-    /// On facts.
+    /// Conditions on facts.
     pub facts: Vec<Condition>,
     /// Names of classes; none for any.
     pub classes: Vec<String>,
-    /// An environment; none for any.
+    /// Environment; none for any.
     pub environment: Option<String>,
 }
 
 impl Selection {
-    /// The same as text.
+    /// Selection as text.
     pub fn criteria(&self) -> Criteria {
         Criteria {
             facts: self.facts.iter().map(|fact| fact.text.clone()).collect(),
@@ -104,12 +104,13 @@ impl Selection {
         }
     }
 
-    /// Whether it leaves nobody out.
+    /// Whether the selection has no condition, so that it selects all nodes.
     pub fn is_of_all(&self) -> bool {
         self.facts.is_empty() && self.classes.is_empty() && self.environment.is_none()
     }
 
-    /// Whether a node is meant. One that has told nothing is not, unless all are.
+    /// Whether a node is selected. A node that has published no facts is selected only if all nodes
+    /// are.
     pub fn has(&self, node: Option<&Inventory>) -> bool {
         let Some(node) = node.filter(|node| node.is_of_a_run()) else {
             return self.is_of_all();
@@ -124,17 +125,17 @@ impl Selection {
     }
 }
 
-/// Whether a class is one of these.
+/// Whether a class is one of these. Letter case and a leading `::` do not matter.
 pub(super) fn is_class<'a>(wanted: &str, classes: impl IntoIterator<Item = &'a String>) -> bool {
     let wanted = wanted.trim_start_matches("::");
     let mut classes = classes.into_iter();
     classes.any(|class| class.eq_ignore_ascii_case(wanted))
 }
 
-/// A condition on a fact: `role=haproxy`, `role!=db`, `uptime>10`, `hostname=~^web`.
+/// Condition on a fact: `role=haproxy`, `role!=db`, `uptime>10`, `hostname=~^web`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
-    /// As it was typed.
+    /// Text as the user wrote it.
     text: String,
     fact: String,
     test: Test,
@@ -156,7 +157,8 @@ impl Condition {
         is_needed.then_some(self.fact.as_str())
     }
 
-    /// Whether it holds for what a node tells. A fact that a node does not tell is not anything.
+    /// Whether the published facts of a node meet the condition. A fact that is not published
+    /// differs from every value.
     pub(super) fn is_met_by(&self, node: &Inventory) -> bool {
         let value = node.facts.get(&self.fact);
         let number = || value.and_then(|value| number(value));
@@ -170,7 +172,7 @@ impl Condition {
     }
 }
 
-/// A number as facts have it. Words such as `inf` are none.
+/// Number in the text of a fact. Words such as `inf` are not numbers.
 fn number(text: &str) -> Option<f64> {
     let is_plain = |b: u8| b.is_ascii_digit() || b"+-.eE".contains(&b);
     let number = text.bytes().all(is_plain).then(|| text.parse::<f64>().ok());

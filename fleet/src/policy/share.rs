@@ -1,5 +1,5 @@
-//! PURE: how much of this node's cap the triggers of each node have used. A trigger counts for the node that it was sent for, whoever
-//! sent it. A run that does the job of several triggers counts for each of their nodes.
+//! PURE: use of this node's cap by the triggers of each node. A trigger counts for the node on
+//! whose behalf it was sent. A run for several triggers counts for each of their nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -11,97 +11,100 @@ use super::term;
 use crate::wire::name::{Id, Node};
 use crate::wire::trigger::Trigger;
 
-/// The default share of one node, in percent.
+/// Default share of one node, in percent.
 pub const SHARE: u32 = 50;
-/// How many triggers are accepted at most from one observation of `again` to the next.
+/// Maximum number of triggers that are accepted between two observations of `again`.
 const MOST_UNOBSERVED: usize = 100;
-/// How long an observed cap counts without another observation, since an operator may have changed it.
+/// Time for which an observed cap counts, since an operator may have changed it.
 const FRESH: Span = Span::from_secs(600);
-/// How many timers `again` has for triggers at most: the next one, and one that has to be later.
+/// Maximum number of timers that `again` has for triggers: the next one, and one that has to be
+/// later.
 const MOST_TIMERS: usize = 2;
 
-/// The cap of `again` for the command that triggers run.
+/// Cap of `again` for the command that triggers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cap {
-    /// How many reruns may start within the window.
+    /// Maximum number of reruns that may start within the window.
     pub max_runs: u32,
-    /// The window's length.
+    /// Length of the window.
     pub window: Span,
 }
 
 impl Cap {
-    /// The number of runs that one node may start within the window: one at least.
+    /// Number of runs that one node may start within the window; at least one.
     fn share(self, percent: u32) -> usize {
         let share = u64::from(self.max_runs) * u64::from(percent) / 100;
         usize::try_from(share.max(1)).unwrap_or(usize::MAX)
     }
 }
 
-/// A trigger as `again` has it on record, without the node that it was sent for. Ids are the senders' own: two may have the same.
+/// Trigger in the records of `again`, which do not have the node on whose behalf it was sent.
+/// Senders choose the ids themselves, so two senders may use the same one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Recorded {
-    /// The node that signed it.
+    /// Node that signed the trigger.
     pub sender: Node,
-    /// Its id.
+    /// Id of the trigger.
     pub id: Id,
 }
 
-/// An event of the history that changes how much of the cap is used.
+/// Event of the history that changes the use of the cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A run started.
+    /// Start of a run.
     Started {
-        /// The name of its log, which no other run has but one whose start was taken back.
+        /// Name of the log. It is unique, except that a start that was taken back may be repeated
+        /// with it.
         log: String,
         /// Time of the start.
         at: Walltime,
-        /// The triggers whose job it does; none if it is a later run of its chain.
+        /// Triggers that caused the run; none if it is a later run of its chain.
         triggers: Vec<Recorded>,
     },
-    /// The start of the run with this log does not count.
+    /// Removal of the start of the run with this log, which does not count.
     TakenBack(String),
-    /// No start before this counts towards the cap.
+    /// Reset: no earlier start counts towards the cap.
     Reset,
 }
 
-/// An observation of the target that triggers run, in the status and the history of `again`.
+/// Observation of the target that triggers run, from the status and the history of `again`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Its id; none if nothing of triggers is on record.
+    /// Id of the target; none if `again` has no record of triggers.
     pub target: Option<String>,
-    /// Its cap; none if it has no record.
+    /// Cap of the target; none if `again` has no record of the target.
     pub cap: Option<Cap>,
-    /// The triggers that wait in each of its timers.
+    /// Waiting triggers of each timer.
     pub timers: Vec<Vec<Recorded>>,
-    /// The triggers whose job its run is doing.
+    /// Triggers that caused the current run.
     pub running: Vec<Recorded>,
-    /// Its history, the oldest event first.
+    /// Events of the history, oldest first.
     pub events: Vec<Event>,
-    /// All triggers that the history mentions.
+    /// Triggers that the history mentions.
     pub mentioned: BTreeSet<Recorded>,
 }
 
-/// Each node's use of the cap, as the executor remembers it: `again` does not know for whom a trigger was sent, and its history
-/// is bounded.
+/// Use of the cap by each node. The executor stores it because `again` does not know on whose
+/// behalf a trigger was sent, and its history is bounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shares {
-    /// The triggers that were accepted and whose run no observation has shown yet, by sender.
+    /// Accepted triggers whose run no observation has shown yet, by sender.
     accepted: BTreeMap<Node, BTreeMap<Id, Accepted>>,
-    /// The runs within the window, by the names of their logs.
+    /// Runs within the window, by the names of their logs.
     runs: BTreeMap<String, Run>,
-    /// The target as it was last observed.
+    /// Last observation of the target.
     target: Option<Target>,
-    /// How many triggers were accepted since then.
+    /// Number of triggers that were accepted since then.
     unobserved: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Accepted {
     node: Node,
-    /// When its delta is over.
+    /// End of the delta.
     ready: Walltime,
-    /// Whether it has no delta.
+    /// Whether the delta is zero.
     is_immediate: bool,
 }
 
@@ -119,12 +122,12 @@ struct Target {
 }
 
 impl Shares {
-    /// The id of the target that triggers run, if it is known.
+    /// Id of the target that triggers run, if it is known.
     pub fn target(&self) -> Option<&str> {
         Some(&self.target.as_ref()?.id)
     }
 
-    /// Forgets a trigger that `again` has refused.
+    /// Removes a trigger that `again` has refused.
     pub fn remove(&mut self, trigger: &Trigger) {
         if let Some(triggers) = self.accepted.get_mut(&trigger.sender) {
             triggers.remove(&trigger.id);
@@ -132,8 +135,8 @@ impl Shares {
         self.accepted.retain(|_, triggers| !triggers.is_empty());
     }
 
-    /// Whether these triggers exceed a share if each accepted trigger starts a run of its own, so that `again` has to be asked. The
-    /// first trigger of a node never exceeds it.
+    /// Whether `again` has to be asked, since these triggers would exceed a share if each accepted
+    /// trigger started a run of its own. The first trigger of a node never exceeds it.
     pub fn needs_observation<'a>(
         &self,
         triggers: impl Iterator<Item = &'a Trigger>,
@@ -153,13 +156,14 @@ impl Shares {
         is_known || many > MOST_UNOBSERVED || new.iter().any(exceeds)
     }
 
-    /// How many runs a node may have had within the window, and may have from what was accepted.
+    /// Maximum number of runs of a node within the window, including those that its accepted
+    /// triggers may start.
     fn most_runs(&self, node: &Node, now: Walltime) -> usize {
         let accepted = self.accepted.values().flat_map(BTreeMap::values);
         self.starts(node, now).count() + accepted.filter(|one| one.node == *node).count()
     }
 
-    /// When the runs of a node started within the window.
+    /// Start times of the runs of a node within the window.
     fn starts(&self, node: &Node, now: Walltime) -> impl Iterator<Item = Walltime> {
         let window = self.target.as_ref().map(|target| target.cap.window);
         let runs = self.runs.values().filter(move |run| {
@@ -172,11 +176,12 @@ impl Shares {
         self.accepted.get(sender)?.get(id)
     }
 
-    /// Takes over what was observed. What is missing in the record of `again`, which may be damaged or have forgotten it, still counts.
+    /// Applies an observation. Data that is missing from the records of `again`, which may be
+    /// damaged or incomplete, still counts.
     fn observe(&mut self, seen: &Observation, now: Walltime) {
         self.unobserved = 0;
         let Some(id) = &seen.target else {
-            // Nothing of triggers is on record.
+            // `again` has no record of triggers.
             self.accepted.clear();
             return;
         };
@@ -196,7 +201,8 @@ impl Shares {
         });
         self.runs = self.runs(&seen.events, cap.window, now);
         for one in seen.timers.iter().flatten() {
-            // A trigger from before nodes were counted or the ledger was lost, or one whose start was taken back.
+            // The trigger may be older than the counting of nodes or than the ledger, or its start
+            // was taken back.
             let triggers = self.accepted.entry(one.sender.clone()).or_default();
             let unknown = || Accepted {
                 node: one.sender.clone(),
@@ -208,13 +214,13 @@ impl Shares {
         self.settle(seen, cap.window, now);
     }
 
-    /// The runs that count according to the history, and those that it has forgotten.
+    /// Runs that count according to the history, and those that it has forgotten.
     fn runs(&self, events: &[Event], window: Span, now: Walltime) -> BTreeMap<String, Run> {
         let mut runs = self.runs.clone();
         for event in events {
             match event {
                 Event::Started { log, at, triggers } if !triggers.is_empty() => {
-                    // A start that was taken back and is repeated has the same log.
+                    // If a start that was taken back is repeated, its log is the same.
                     let known = self.runs.get(log).filter(|run| run.at == *at);
                     let run = known.cloned().unwrap_or_else(|| Run {
                         at: *at,
@@ -233,8 +239,9 @@ impl Shares {
         runs
     }
 
-    /// Forgets accepted triggers that neither wait nor run. A trigger that the history does not mention any more counts as a run that
-    /// has started now, the latest that is possible, unless it could start two windows ago.
+    /// Removes accepted triggers that neither wait nor run. If the history no longer mentions a
+    /// trigger, the trigger counts as a run that starts now, the latest possible time, unless its
+    /// delta ended two windows ago or earlier.
     fn settle(&mut self, seen: &Observation, window: Span, now: Walltime) {
         let pending = seen.timers.iter().flatten().chain(&seen.running);
         let pending: BTreeSet<&Recorded> = pending.collect();
@@ -257,7 +264,7 @@ impl Shares {
         self.accepted.retain(|_, triggers| !triggers.is_empty());
     }
 
-    /// The nodes that these triggers were sent for, or else their senders.
+    /// Nodes on whose behalf these triggers were sent; the sender if that is unknown.
     fn nodes(&self, triggers: &[Recorded]) -> BTreeSet<Node> {
         let node = |one: &Recorded| match self.accepted(&one.sender, &one.id) {
             Some(accepted) => accepted.node.clone(),
@@ -267,34 +274,36 @@ impl Shares {
     }
 }
 
-/// Whether a time lies less than a span before now. After a clock was set back, it may lie ahead.
+/// Whether a time differs from now by less than a span. It may be in the future after the clock was
+/// set back.
 fn is_within(at: Walltime, now: Walltime, span: Span) -> bool {
     now.since(at).max(at.since(now)) < span
 }
 
-/// The timers in which triggers of one node wait. Each becomes at most one run for this node alone. Runs that other nodes start may do
-/// the job of some of these triggers earlier, and count for this node too.
+/// Timers in which triggers of one node wait. Each becomes at most one run that counts for this
+/// node alone. Runs that other nodes start may serve some of these triggers earlier, and count for
+/// this node too.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waiting {
     timers: usize,
-    /// Whether one of the triggers waits for no delta.
+    /// Whether one of the triggers has no delta.
     is_immediate: bool,
 }
 
-/// Limits triggers that were handed over together to the shares of their nodes.
+/// Limiter that holds triggers of one batch beyond the shares of their nodes.
 #[derive(Debug)]
 pub struct Limiter<'a> {
     shares: &'a mut Shares,
-    /// Or why the use of the cap is not known.
+    /// Error if the use of the cap is not known.
     observed: Result<(), String>,
     waiting: BTreeMap<Node, Waiting>,
-    /// The share of one node, in percent.
+    /// Share of one node, in percent.
     percent: u32,
     now: Walltime,
 }
 
 impl Limiter<'_> {
-    /// Takes over what was observed, or why nothing could be, if an observation was needed.
+    /// Applies an observation, or stores the error, if an observation was needed.
     pub fn new(
         shares: &mut Shares,
         observation: Option<Result<Observation, String>>,
@@ -331,12 +340,13 @@ impl Limiter<'_> {
     /// Accepts a trigger, if the share of its node allows one more run.
     ///
     /// # Errors
-    /// Why it is held.
+    /// The share of the node is used up, the use of the cap is unknown, or the id is already
+    /// pending; the message is the reason why the trigger is held.
     pub fn accept(&mut self, trigger: &Trigger) -> Result<(), String> {
         let node = trigger.firing();
         let is_immediate = trigger.delta == 0;
         let mut waiting = self.waiting.get(node).copied().unwrap_or_default();
-        // The next run does the job of all that has no delta. Anything else may need another one.
+        // The next run serves all triggers without a delta. Any other trigger may need another run.
         if !(is_immediate && waiting.is_immediate) {
             waiting.timers = (waiting.timers + 1).min(MOST_TIMERS);
         }
@@ -365,16 +375,17 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// Whether a node may have as many runs as have started, and these, which wait.
+    /// Checks whether a node may have this number of waiting runs in addition to those that have
+    /// started.
     fn check(&self, node: &Node, waiting: usize) -> Result<(), String> {
-        // Without a record of `again` nothing is used.
+        // If `again` has no record, the cap is unused.
         let Some(Target { cap, .. }) = &self.shares.target else {
             return Ok(());
         };
         let share = cap.share(self.percent);
         let mut starts: Vec<Walltime> = self.shares.starts(node, self.now).collect();
         let over = (starts.len() + waiting).saturating_sub(share);
-        // With a cap of 0 `again` itself refuses everything, and says so.
+        // With a cap of 0, `again` itself refuses every run and reports it.
         if over == 0 || cap.max_runs == 0 {
             return Ok(());
         }

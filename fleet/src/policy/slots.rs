@@ -1,48 +1,51 @@
-//! Who of those that share slots may run: the first of them, by the order in which they said so to the backend.
+//! Slots of a group: the first nodes of the queue may run, in the order of their writes to the
+//! backend.
 
 use crate::wire::slot::Slot;
 
-/// The number of a lease.
+/// Number of a lease.
 pub type Lease = i64;
 
-/// A node that runs or waits, as its own word stands in the backend.
+/// Node that runs or waits, according to its signed value in the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// What it says.
+    /// Signed value.
     pub slot: Slot,
-    /// The revision of that: its place. Nothing that keeps the word there writes it again.
+    /// Revision of the value, which is the position in the queue. Renewing the lease does not
+    /// change it.
     pub revision: u64,
 }
 
 impl Standing {
-    /// A word that its node has signed, where it says itself that it stands: written second after the first write, and never since. What
-    /// was put there again, over it or in its place, is not that.
+    /// Accepts a signed value only if it was written second at its key and never again, after a
+    /// first write at the revision that it names. A copy that somebody else wrote does not count.
     pub fn new(slot: Slot, revision: u64, first: u64, writes: u64) -> Option<Standing> {
         let is_its_own = slot.first == first && writes == 2;
         is_its_own.then_some(Standing { slot, revision })
     }
 }
 
-/// All that run or wait in a group.
+/// Queue of a group: all nodes that run or wait.
 #[derive(Debug)]
 pub struct Line<'s> {
-    /// How many may run: the smallest number that one of those names who run, or the first who waits.
+    /// Number of slots: the smallest limit that a running node or the first waiting node names.
     pub limit: usize,
-    /// How many do.
+    /// Number of nodes that may run.
     pub run: usize,
-    /// In the order of their places.
+    /// Nodes, in the order of the queue.
     pub nodes: Vec<&'s Standing>,
 }
 
 impl<'s> Line<'s> {
-    /// That of each group, in the order of their names.
+    /// Queues of all groups, in the order of the group names.
     pub fn all(mut nodes: Vec<&'s Standing>) -> Vec<Line<'s>> {
         nodes.sort_unstable_by(|one, other| one.slot.group.cmp(&other.slot.group));
         let groups = nodes.chunk_by(|one, other| one.slot.group == other.slot.group);
         groups.map(|group| Line::new(group.to_vec())).collect()
     }
 
-    /// Of these, all of one group. Each runs once those before it are fewer than the smallest number that one of them names, or itself.
+    /// Queue of the nodes of one group. A node may run if fewer nodes are before it than the
+    /// smallest limit that any of them, or the node itself, names.
     pub fn new(mut nodes: Vec<&'s Standing>) -> Line<'s> {
         nodes.sort_unstable_by_key(|one| one.revision);
         let (mut limit, mut run) = (usize::MAX, 0);
@@ -56,7 +59,7 @@ impl<'s> Line<'s> {
         Line { limit, run, nodes }
     }
 
-    /// Whether the one at this place, counted from 0, may run.
+    /// Whether the node at this position, counted from 0, may run.
     pub fn may_run(&self, place: usize) -> bool {
         place < self.run
     }

@@ -1,4 +1,5 @@
-//! PURE: selections that are stored because the backend did not show all nodes, and resolved when it does.
+//! PURE: selections that are stored because the backend did not show all nodes, and are resolved
+//! when it does.
 
 use std::collections::BTreeSet;
 
@@ -14,26 +15,28 @@ use crate::wire::name::Node;
 pub const MOST: usize = 1_000;
 /// Largest size of all of them, in bytes.
 pub const MOST_BYTES: usize = 16 << 20;
-/// How long the backend has to be reached before selections are resolved: other nodes connect again, after pauses of up to 30 s, and
-/// publish.
+/// Time for which the backend has to be connected before selections are resolved. Other nodes
+/// reconnect after pauses of up to 30 s, and then publish.
 const SETTLE: Span = Span::from_secs(60);
-/// Memory that a node takes beside its name, in bytes.
+/// Memory that a node takes in addition to its name, in bytes.
 const OF_A_NODE: usize = 64;
 
 /// Request with a selection that is resolved later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSelection {
-    /// The request. Its targets are nodes that it names and, once resolved, all that it is sent to then.
+    /// Request. Its targets are the named nodes or, once resolved, all nodes that it is sent to
+    /// then.
     pub request: Request,
-    /// Nodes that it is not sent to: it was sent to them already, or was cancelled for them.
+    /// Nodes that the request is not sent to: it was sent to them already, or was cancelled for
+    /// them.
     pub excluded: BTreeSet<Node>,
-    /// Whether its targets are final. They are stored before any trigger is sent, so that a service that dies in between sends to the
-    /// same nodes.
+    /// Whether the targets are final. They are stored before any trigger is sent, so that the
+    /// service sends to the same nodes after a crash.
     pub is_resolved: bool,
 }
 
 impl StoredSelection {
-    /// Selection of an open request; nothing of another one.
+    /// Selection of an open request; none for any other request.
     pub fn new(mut request: Request) -> Option<StoredSelection> {
         request.selection.as_ref().filter(|_| request.is_open)?;
         let mut excluded = BTreeSet::new();
@@ -47,7 +50,7 @@ impl StoredSelection {
         })
     }
 
-    /// Whether it is over. What is removed from the disk may be there again after a crash.
+    /// Whether the selection is finished. A file that was removed may reappear after a crash.
     pub fn is_over(&self) -> bool {
         !self.request.is_open
     }
@@ -60,21 +63,23 @@ impl StoredSelection {
         named.sum::<usize>() + criteria + size_of::<StoredSelection>()
     }
 
-    /// The same without a node; nothing if it excludes it already.
+    /// Copy that also excludes this node; none if the node is excluded already.
     pub fn without(&self, node: &Node) -> Option<StoredSelection> {
         let mut less = self.clone();
         less.excluded.insert(node.clone()).then_some(less)
     }
 
-    /// Excludes nodes that have triggers of it. Nothing is left to do if these are all to which it was resolved.
+    /// Excludes nodes to which triggers were sent. The selection is finished if these are all its
+    /// resolved targets.
     pub fn recover(&mut self, sent: impl IntoIterator<Item = Node>) {
         self.excluded.extend(sent);
         let is_sent = |node| self.excluded.contains(node);
         self.request.is_open = !(self.is_resolved && self.request.targets.iter().all(is_sent));
     }
 
-    /// The same with its final targets, which may be none: those that these nodes and its conditions give, and that it was not sent to.
-    /// The firing node is a target only if it is named. A selection that is resolved stays as it is.
+    /// Copy with its final targets, which may be none: the named nodes, and those of `nodes` that
+    /// match the conditions, without the excluded ones. The sending node is a target only if it is
+    /// named. A resolved selection is returned unchanged.
     ///
     /// # Errors
     /// A condition is invalid.
@@ -99,7 +104,8 @@ impl StoredSelection {
         Ok(resolved)
     }
 
-    /// The request for the nodes to which it was resolved. It lives for as long as is left, and its targets wait for as much less.
+    /// Request for the resolved targets. Its lifetime is `left`, and its delta is reduced by the
+    /// time that has passed.
     pub fn request_now(&self, left: Span) -> Request {
         let request = &self.request;
         let left = left.min(request.ttl);
@@ -114,7 +120,8 @@ impl StoredSelection {
     }
 }
 
-/// When stored selections may be resolved, if the backend is reached since that time.
+/// Time at which stored selections may be resolved if the backend stays connected from `reached`
+/// on.
 pub fn due(reached: Boottime) -> Boottime {
     reached + SETTLE
 }

@@ -1,7 +1,8 @@
-//! PURE: what followed from an origin, as a tree: which trigger started what, over all nodes.
+//! PURE: story of an origin, as a tree of the triggers that followed from it, over all nodes.
 //!
-//! The clocks of nodes disagree, so none is compared with another's to put things in order. Who comes below whom is said by the way
-//! that each trigger carries. Which run of a node fired, and in which order, is said by that node's own clock alone.
+//! The clocks of nodes disagree, so times of different nodes are never compared to order triggers.
+//! The path in each trigger gives its parent node. Times of the sending node alone decide which of
+//! its runs sent the trigger, and in which order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,66 +12,67 @@ use crate::wire::name::{Id, Name, Node};
 use crate::wire::outcome::{Entry, Outcome, Ran};
 use crate::wire::trigger::Trigger;
 
-/// Clocks that are closer than this do not disagree, in milliseconds.
+/// Largest difference of two clocks that is ignored, in milliseconds.
 const CLOSE: u64 = 1000;
 
-/// Everything that is known to have followed from an origin.
+/// Story of an origin, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
-    /// The origin's id.
+    /// Id of the origin.
     pub id: Id,
-    /// What began it.
+    /// Cause of the origin.
     pub cause: Cause,
-    /// Where it began.
+    /// Node of the origin.
     pub node: Node,
-    /// When its first trigger was fired, milliseconds of that node's wall clock after 1970.
+    /// Time of the first trigger, in milliseconds after 1970 of that node's wall clock.
     pub at: u64,
-    /// The triggers, each after the one in whose run it was fired.
+    /// Triggers, each after the one whose run sent it.
     pub steps: Vec<Step>,
 }
 
-/// A trigger at one node.
+/// Trigger at one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The trigger's id.
+    /// Id of the trigger.
     pub id: Id,
-    /// When it was fired, milliseconds of the sender's wall clock after 1970.
+    /// Number of the trigger: the sender's wall clock in milliseconds after 1970.
     pub fired: u64,
-    /// Who signed it.
+    /// Node that signed the trigger.
     pub sender: Node,
-    /// Whom it is for.
+    /// Target node.
     pub target: Node,
-    /// Its name.
+    /// Name of the trigger.
     pub name: Name,
-    /// The nodes from the origin to the one that fired it.
+    /// Nodes from the origin to the sending node.
     pub path: Vec<Node>,
-    /// What became of it.
+    /// State of the trigger.
     pub state: State,
-    /// Why, and what was stopped.
+    /// Reason of the outcome, and what was stopped.
     pub why: String,
-    /// The run that did its job.
+    /// Run that served the trigger.
     pub ran: Option<Ran>,
-    /// In whose run it was fired, by its place among the steps; nothing for what the origin itself fired.
+    /// Index of the step whose run sent the trigger; none for triggers that the origin itself sent.
     pub parent: Option<usize>,
-    /// How far it is from the origin in the tree.
+    /// Depth in the tree; 0 for steps without a parent.
     pub depth: usize,
-    /// The nodes on the way from there that have told nothing.
+    /// Nodes of the path after the parent step that have not published anything.
     pub untold: Vec<Node>,
-    /// How its target's clock disagrees at least, in milliseconds: below zero it is behind its sender's, above it is ahead of ours.
+    /// Smallest difference of the target's clock, in milliseconds: negative if it is behind the
+    /// sender's clock, positive if it is ahead of this node's.
     pub clock: Option<i64>,
 }
 
-/// What became of a trigger.
+/// State of a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Its target told this, at that time of its own clock.
+    /// Outcome that the target has published, and its time by the target's clock.
     Known(Outcome, u64),
-    /// It was fired here, and may be taken until then by our clock.
+    /// Sent by this node; may be accepted until this time of this node's clock.
     OnTheWay(u64),
 }
 
 impl State {
-    /// In a word.
+    /// Text for the state.
     pub fn word(self) -> String {
         match self {
             State::Known(outcome, _) => outcome.to_string(),
@@ -80,13 +82,13 @@ impl State {
 }
 
 impl Step {
-    /// Whether nothing more becomes of it.
+    /// Whether the state is final, and no rerun of the run is to come.
     pub fn is_over(&self) -> bool {
         let is_final = matches!(self.state, State::Known(outcome, _) if outcome.is_final());
         is_final && self.ran.as_ref().is_none_or(|ran| !ran.more)
     }
 
-    /// In which order what one node fired is shown.
+    /// Sort key among the triggers that one node sent.
     fn rank(&self) -> impl Ord + use<> {
         let (target, name) = (self.target.clone(), self.name.clone());
         (self.fired, target, name, self.id.clone())
@@ -98,8 +100,9 @@ impl Step {
 }
 
 impl Story {
-    /// The story of an origin, or the one of which a trigger of this id is a part; of none in particular the newest. Nothing if
-    /// nobody told anything of it. What was fired later than `latest`, by its sender's clock, is newest to nobody.
+    /// Story of an origin, or the newest story with a trigger of this id; without an id, the newest
+    /// of all. None if nothing was published about it. A story that began later than `latest`, by
+    /// its sender's clock, never counts as the newest.
     pub fn of(
         entries: Vec<Entry>,
         on_the_way: Vec<Trigger>,
@@ -129,21 +132,21 @@ impl Story {
         })
     }
 
-    /// Whether nothing more becomes of all that is known.
+    /// Whether all known steps are final.
     pub fn is_over(&self) -> bool {
         self.steps.iter().all(Step::is_over)
     }
 }
 
-/// What is closest to the origin, and was fired first there.
+/// Sort key of the step that is closest to the origin and was sent first.
 fn first(step: &Step) -> (usize, u64, Id) {
     (step.path.len(), step.fired, step.id.clone())
 }
 
-/// Each trigger at each node once.
+/// Steps by target and id.
 type Steps = BTreeMap<(Node, Id), (Cause, Step)>;
 
-/// By origins. What a target has told counts more than what is on its way to it.
+/// Steps by origin. A published status replaces a trigger that is on its way.
 fn gathered(entries: Vec<Entry>, on_the_way: Vec<Trigger>, now: u64) -> BTreeMap<Id, Steps> {
     let mut stories = BTreeMap::<Id, Steps>::new();
     let ways = on_the_way.into_iter().flat_map(of_a_trigger);
@@ -182,7 +185,7 @@ fn of_a_trigger(trigger: Trigger) -> Vec<(Id, Cause, Step)> {
 }
 
 fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
-    // Whatever the target tells came after the firing.
+    // The status was published after the trigger was sent.
     let began = told.ran.as_ref().and_then(|ran| ran.began);
     let soonest = began.map_or(told.at, |began| began.min(told.at));
     let milliseconds = |off: u64| i64::try_from(off).unwrap_or(i64::MAX);
@@ -212,10 +215,10 @@ fn of_an_entry(Entry { told, origin }: Entry, now: u64) -> (Id, Cause, Step) {
     (origin.id, origin.cause, step)
 }
 
-/// Puts each step after the one in whose run it was fired.
+/// Orders steps so that each follows the one whose run sent it.
 fn tree(mut steps: Vec<Step>) -> Vec<Step> {
     steps.sort_by_key(|step| (step.path.len(), step.rank()));
-    // After those of each step, those that have no parent.
+    // The last list has the steps without a parent.
     let top = steps.len();
     let mut children = vec![Vec::new(); top + 1];
     for (n, (parent, known)) in parents(&steps).into_iter().enumerate() {
@@ -225,7 +228,7 @@ fn tree(mut steps: Vec<Step>) -> Vec<Step> {
     let mut rest: Vec<(usize, usize, Option<usize>)> = Vec::new();
     let mut below = |of: usize, at: Option<usize>, rest: &mut Vec<_>| {
         let mut those: Vec<(usize, usize)> = std::mem::take(&mut children[of]);
-        // The last one is placed first.
+        // The stack returns the last one first.
         those.sort_by_key(|(n, _)| Reverse(steps[*n].rank()));
         rest.extend(those.into_iter().map(|(n, known)| (n, known, at)));
     };
@@ -243,8 +246,8 @@ fn tree(mut steps: Vec<Step>) -> Vec<Step> {
     placed
 }
 
-/// Of each step the one in whose run it was fired, and how much of its way leads up to that. A parent's way is shorter than its
-/// child's, so that nothing is below itself.
+/// Parent of each step, and the length of the path that leads to the parent. The path of a parent
+/// is shorter than that of its child, so no step is below itself.
 fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
     let mut at: BTreeMap<(&[Node], &Node), Vec<usize>> = BTreeMap::new();
     for (n, step) in steps.iter().enumerate() {
@@ -253,7 +256,7 @@ fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
     let parent = |step: &Step| {
         let found = (1..step.path.len()).rev().find_map(|known| {
             let there = at.get(&(&step.path[..known], &step.path[known]))?;
-            // Both are times of the node that fired.
+            // Both times are from the clock of the sending node.
             let before = |n: &&usize| steps[**n].began().is_some_and(|began| began <= step.fired);
             let last = there
                 .iter()
@@ -266,7 +269,7 @@ fn parents(steps: &[Step]) -> Vec<(Option<usize>, usize)> {
     steps.iter().map(parent).collect()
 }
 
-/// How many nodes a story is about.
+/// Number of target nodes of a story.
 pub fn nodes(story: &Story) -> usize {
     let mut targets: Vec<&Node> = story.steps.iter().map(|step| &step.target).collect();
     targets.sort_unstable();

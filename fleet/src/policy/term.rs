@@ -1,26 +1,27 @@
-//! Times that a wrong clock does not shorten.
+//! Terms, which a wrong clock does not shorten.
 
 use again_base::model::{Boottime, Moment, Span, Walltime};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-/// Something that lasts until a time of the wall clock. It is over when the wall clock has come there and as much time has
-/// really passed as it took when it began, so that a clock that jumps ahead ends nothing early.
+/// Term that ends at a time of the wall clock. It is over when the wall clock has reached that time
+/// and the expected duration has really passed, so that a clock that jumps ahead does not end it
+/// early.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Term {
-    /// When it began.
+    /// Moment at which the term began.
     pub began: Moment,
-    /// When it ends, by the wall clock.
+    /// End of the term, by the wall clock.
     pub until: Walltime,
 }
 
 impl Term {
-    /// What is still missing; nothing once it is over.
+    /// Remaining time; zero once the term is over.
     pub fn left(&self, now: &Moment) -> Span {
         self.left_until(self.until, now)
     }
 
-    /// The same of something that began then and lasts until another time.
+    /// Remaining time of a term with the same beginning and another end.
     pub fn left_until(&self, until: Walltime, now: &Moment) -> Span {
         let takes = until.since(self.began.wall);
         let passed = surely_passed(&self.began, now);
@@ -28,13 +29,14 @@ impl Term {
         until.since(now.wall).max(missing)
     }
 
-    /// Whether it is over.
+    /// Whether the term is over.
     pub fn is_over(&self, now: &Moment) -> bool {
         self.left(now) == Span::ZERO
     }
 }
 
-/// How much time has passed since then at least. Of an earlier boot it is known only that it was before this one.
+/// Minimum time that has passed since a moment. If the moment is from an earlier boot, only the
+/// time since this boot counts.
 fn surely_passed(since: &Moment, now: &Moment) -> Span {
     if since.boot == now.boot {
         now.uptime.since(since.uptime)
@@ -43,7 +45,7 @@ fn surely_passed(since: &Moment, now: &Moment) -> Span {
     }
 }
 
-/// A time of a clock, for a message about clocks: `2026-11-22 17:31:32 UTC`.
+/// Time of a clock, for a message about clocks: `2026-11-22 17:31:32 UTC`.
 pub fn shown(time: Walltime) -> String {
     let seconds = i64::try_from(time.millis() / 1000).unwrap_or(i64::MAX);
     match OffsetDateTime::from_unix_timestamp(seconds) {
