@@ -31,7 +31,7 @@ pub enum Work {
     Beat,
     /// Reading beats of this node and of others.
     Beats,
-    /// Removing this place of a dead node.
+    /// Removing this entry of a dead node.
     Eviction(Key),
     /// Watching what others write, by the number of the watch.
     Watch(usize),

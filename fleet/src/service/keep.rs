@@ -116,7 +116,7 @@ impl Keep {
     /// Stores the numbers that were given to triggers.
     ///
     /// # Errors
-    /// The disk refuses them.
+    /// The disk or the limits refuse the numbers.
     pub fn put_numbers(&mut self, numbers: Numbers) -> Result<(), NotKept> {
         let value = serde_json::to_vec(&numbers).map_err(io::Error::from)?;
         self.fired.put(NUMBER, &value)

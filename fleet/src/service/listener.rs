@@ -107,7 +107,7 @@ fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Resul
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             fs::remove_file(path)?;
         }
-        // Nobody else may connect, not even before its mode is set.
+        // Nobody else may connect, not even before the mode is set.
         let before = umask(Mode::from_raw_mode(0o177));
         let socket = bind(path);
         umask(before);

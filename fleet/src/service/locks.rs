@@ -36,9 +36,9 @@ pub struct Standing {
     pub judged: Result<(), String>,
 }
 
-/// Longest wait for candidates that have not published their tokens, and the time between two
-/// checks.
+/// Longest wait for candidates that have not published their tokens.
 const PATIENCE: Span = Span::from_secs(3);
+/// Time between two reads of the tokens during such a wait.
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
 /// Time for which all other candidates leave a lock to the node that it was moved to, and for which
 /// a node that could not take a lock leaves it to the others.
@@ -120,7 +120,7 @@ struct LockState {
     reset_at: u64,
     /// State before that reset, until the reset is on disk.
     undone: Option<Undone>,
-    /// Tokens that nodes had published before that reset, if it was seen.
+    /// Tokens that nodes had published before that reset, if the reset was seen.
     before: Vec<Published>,
     /// Highest number of an operator's reset that was a reason to read the lock.
     sought: u64,

@@ -13,7 +13,8 @@ use crate::wire::key::Key;
 
 /// Largest number of bytes of all batches that wait.
 const MOST_BYTES: usize = 16 << 20;
-/// Largest number of places that are known to be settled. The executor recognizes the others.
+/// Largest number of senders' trigger names that are known to be settled. The executor recognizes
+/// the others.
 const MOST_SETTLED: usize = 20_000;
 /// Largest number of messages that are remembered as logged.
 const MOST_SAID: usize = 1000;
@@ -23,8 +24,8 @@ const MOST_SAID: usize = 1000;
 pub struct Reactions {
     /// Rules of this node.
     pub rules: Vec<Rule>,
-    /// Highest trigger number of each place that need not be handed over any more, and until when
-    /// it could be.
+    /// Highest trigger number, by sender and name, that need not be handed over any more, and until
+    /// when it could be.
     pub settled: BTreeMap<Place, (u64, Walltime)>,
     /// Batches that are checked again.
     pub open: Vec<Open>,

@@ -54,7 +54,7 @@ impl Runs {
         self.due.filter(|_| !self.is_asked)
     }
 
-    /// Whether a question is due now.
+    /// Whether a request is due now.
     pub fn is_due(&self, now: Boottime) -> bool {
         self.due().is_some_and(|due| due <= now)
     }

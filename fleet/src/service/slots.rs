@@ -22,9 +22,9 @@ use crate::wire::name::{Name, Node};
 
 /// Number of entries before its own that a node wants to know, in addition to the number of slots.
 const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
-/// Pause before a failed request is repeated: shorter than a run waits for a silent service. The
-/// pause doubles up to `DOUBLED` times.
+/// Pause before a failed request is repeated: shorter than a run waits for a silent service.
 const PAUSE: Span = Span::from_secs(2);
+/// Largest number of times that the pause doubles, and that the number of entries to read doubles.
 const DOUBLED: u32 = 5;
 
 /// Entry of this node in the queue of a group.

@@ -26,7 +26,7 @@ pub fn named(nodes: &mut dyn Iterator<Item = &Node>, count: usize) -> String {
 pub enum Waiter {
     /// Client on this machine that asks for a run.
     Client(Client),
-    /// A trigger that is part of a rolling run.
+    /// Trigger that is part of a rolling run.
     Trigger(TriggerKey),
 }
 
@@ -35,7 +35,7 @@ pub enum Waiter {
 pub enum Holder {
     /// Process of a run.
     Process(Identity),
-    /// A trigger that is part of a rolling run.
+    /// Trigger that is part of a rolling run.
     Trigger(TriggerKey),
 }
 
