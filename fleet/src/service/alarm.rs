@@ -1,4 +1,5 @@
-//! The one timer of the service: it goes on in suspend, as the times of triggers do, and wakes nobody before it is due.
+//! The service's only timer, on the boot-time clock: it keeps counting during suspend, as the times
+//! of triggers do, and the service sleeps until it is due.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,12 +13,13 @@ use rustix::time::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A descriptor, to wait until it is readable.
+/// Registers a descriptor with the event loop, to wait until it is readable.
 ///
 /// # Errors
-/// Those of epoll_ctl(2).
+/// Any error of epoll_ctl(2).
 pub fn waited_for(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is its own until it is dropped, with what it is registered with.
+    // SAFETY: the `AsyncFd` owns the descriptor, which stays open until the `AsyncFd` is dropped
+    // with its registration.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     fd.map_err(|e| e.into_parts().1)
 }
@@ -27,26 +29,26 @@ const NEVER: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// A timer of timerfd_create(2).
+/// Timer of timerfd_create(2).
 pub struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
-    /// One that is not set.
+    /// Creates a timer that is not set.
     ///
     /// # Errors
-    /// Those of timerfd_create(2).
+    /// Any error of timerfd_create(2) or epoll_ctl(2).
     pub fn new() -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
         waited_for(timer).map(Alarm)
     }
 
-    /// Sets it to a time, which may have passed, in place of the last one.
+    /// Sets the timer to a time, which may have passed, in place of the previous one.
     ///
     /// # Errors
-    /// Those of timerfd_settime(2).
+    /// Any error of timerfd_settime(2).
     pub fn set(&self, at: Boottime) -> io::Result<()> {
-        // Zero would mean never.
+        // A time of 0 would disarm the timer.
         let nanos = i128::from(at.nanos().max(1));
         let at = Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
@@ -60,10 +62,10 @@ impl Alarm {
         Ok(())
     }
 
-    /// Until it is time.
+    /// Waits until the timer expires.
     ///
     /// # Errors
-    /// Those of read(2).
+    /// Any error of read(2).
     pub async fn ring(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;

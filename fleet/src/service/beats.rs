@@ -1,4 +1,5 @@
-//! This node's beats while it has places, and its looks at those of others. What is to be done is decided here, and done elsewhere.
+//! Beats that this node writes for its entries, and its checks of other nodes' beats. This module
+//! decides; the driver carries out the effects.
 
 use again_base::model::{Boottime, Walltime};
 
@@ -6,35 +7,35 @@ use crate::policy::beat::{Dead, Found, Silence, Watched};
 use crate::wire::beat::{Beat, Covered};
 use crate::wire::name::Node;
 
-/// What is to be asked of the backend, or written there.
+/// Read or write that the driver requests from the backend.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// To read the beat that an earlier service of this node has left.
+    /// Read the beat of an earlier service of this node.
     Find,
-    /// To write this beat.
+    /// Write this beat.
     Put(Beat),
-    /// To read whether the places that this written beat covers still stand.
+    /// Read whether the entries that this written beat covers still exist.
     Check(Beat),
-    /// To read the beats of these nodes.
+    /// Read the beats of these nodes.
     Look(Vec<Node>),
 }
 
-/// This node's beats, and its looks at those of others: what was sent, what is not answered yet, and what was seen.
+/// Beats of this node, its checks of other nodes' beats, and requests that are not answered yet.
 #[derive(Debug)]
 pub struct Beats {
     me: Node,
-    /// The counter of the last beat, once that of earlier services is known.
+    /// Counter of the last beat; none until the counter of earlier services was read.
     counter: Option<u64>,
     is_finding: bool,
-    /// The beat that is not answered yet, or whose places are not checked yet, and when it was sent.
+    /// Beat whose write is not answered or whose entries are not checked yet, and when it was sent.
     sent: Option<(Boottime, Beat)>,
-    /// What is watched by the look that is not answered yet, and when it was sent.
+    /// Entries in the check that is not answered yet, and when it was sent.
     look: Option<(Boottime, Vec<Watched>)>,
     silence: Silence,
 }
 
 impl Beats {
-    /// The beats of this node, none of which was sent yet.
+    /// Creates the state of a node that has sent no beat yet.
     pub fn new(me: Node) -> Beats {
         Beats {
             me,
@@ -46,8 +47,9 @@ impl Beats {
         }
     }
 
-    /// It is time for the next beat, which is to cover these places: first the one of earlier services is found, for a lower counter
-    /// counts for nothing. A node without places does not beat.
+    /// Begins the next beat, which covers these entries, unless there are none or a beat is under
+    /// way. The first call reads the beat of earlier services, because other nodes ignore a lower
+    /// counter.
     pub fn beat(
         &mut self,
         slots: Vec<Covered>,
@@ -61,7 +63,7 @@ impl Beats {
             self.is_finding = true;
             return Some(Effect::Find);
         };
-        // Somebody may have put a copy of an older beat back before this service looked.
+        // Somebody may have put back a copy of an older beat before this service read the key.
         let counter = clock.millis().max(last.saturating_add(1));
         self.counter = Some(counter);
         let beat = Beat {
@@ -74,14 +76,15 @@ impl Beats {
         Some(Effect::Put(beat))
     }
 
-    /// What earlier services have left is found, 0 for nothing; or it could not be read.
+    /// Records the counter of earlier services: 0 if they left no beat, none if the read failed.
     pub fn found(&mut self, counter: Option<u64>) {
         self.is_finding = false;
         self.counter = counter;
     }
 
-    /// The beat was answered, or it is not known whether it was written. Others may have removed a place before it was: what stands after it
-    /// is this node's for as long as others wait for the next beat.
+    /// Records the answer to the write of a beat; `is_written` is false if the write is uncertain.
+    /// Others may have removed an entry before the write, so the entries are checked after it: an
+    /// entry that still exists then is safe for as long as others wait for the next beat.
     pub fn answered(&mut self, is_written: bool) -> Option<Effect> {
         if !is_written {
             self.sent = None;
@@ -91,12 +94,14 @@ impl Beats {
             .map(|(_, beat)| Effect::Check(beat.clone()))
     }
 
-    /// It was read which of its places stand, or that has failed. The beat that counts, and when it was sent.
+    /// Ends the check of a beat's entries. Returns the beat that counts and when it was sent, or
+    /// nothing if the read failed.
     pub fn checked(&mut self, is_read: bool) -> Option<(Boottime, Beat)> {
         self.sent.take().filter(|_| is_read)
     }
 
-    /// It is time to look at the beats for these places. Those that are not looked at lose what was known of them.
+    /// Begins a check of the beats for these entries, unless one is under way. The silence that was
+    /// observed for other entries is forgotten.
     pub fn look(&mut self, watched: Vec<Watched>, now: Boottime) -> Option<Effect> {
         if self.look.is_some() {
             return None;
@@ -112,7 +117,8 @@ impl Beats {
         Some(Effect::Look(nodes))
     }
 
-    /// What was found there, or nothing if the look has failed. Which places are dead.
+    /// Ends a check with the beats that it found, or with none if it failed. Returns the entries of
+    /// dead nodes.
     pub fn looked(&mut self, found: Option<&[Found]>, now: Boottime) -> Vec<Dead> {
         match (self.look.take(), found) {
             (Some((sent, watched)), Some(found)) => self.silence.look(watched, found, [sent, now]),
@@ -120,7 +126,8 @@ impl Beats {
         }
     }
 
-    /// The connection has ended: what was known of others counts for nothing on the next one.
+    /// Records that the connection has ended. Silence that was observed on it does not count on the
+    /// next one.
     pub fn lost(&mut self) {
         (self.sent, self.look, self.is_finding) = (None, None, false);
         self.silence = Silence::default();

@@ -1,4 +1,4 @@
-//! Who asks this service for something, and what each of them still waits for. No socket in here.
+//! Clients of this service, and what each of them still waits for. This module uses no sockets.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +10,17 @@ use crate::settings::Backend;
 use crate::step::model::{Client, News, Said};
 use crate::wire::name::{Id, Node};
 
-/// A trigger on its way to a node.
+/// Trigger, by its id, and a node that it is sent to.
 type Way = (Id, Node);
 
-/// Everybody who is connected.
+/// Clients that are connected.
 #[derive(Debug, Default)]
 pub struct Callers {
     callers: SmallMap<Client, Caller>,
-    /// Number of the last one.
+    /// Number of the last client.
     last: u64,
 }
 
-/// One of them.
 #[derive(Debug)]
 struct Caller {
     tell: UnboundedSender<Answer>,
@@ -30,23 +29,24 @@ struct Caller {
 
 #[derive(Debug)]
 enum Stage {
-    /// Asks.
+    /// Waits for the answer to its request.
     Asks,
-    /// Waits to be told what the request came to. Progress until then is told after that.
+    /// Waits for the result of sending or taking back triggers. Progress that arrives before the
+    /// result is sent after it.
     Waits {
         follows: BTreeSet<Way>,
         early: Vec<(Way, News)>,
     },
-    /// Waits for a slot, for as long as that takes.
+    /// Waits for a slot, without a time limit.
     Stands,
-    /// Hears what becomes of these.
+    /// Receives the outcomes of these triggers.
     Follows(BTreeSet<Way>),
-    /// Has been told everything.
+    /// Has received its last answer.
     Done,
 }
 
 impl Callers {
-    /// Somebody comes in, who is told things this way.
+    /// Adds a client, whose answers are sent through this channel.
     pub fn enter(&mut self, tell: UnboundedSender<Answer>) -> Client {
         self.last += 1;
         let (client, stage) = (Client::Connection(self.last), Stage::Asks);
@@ -54,23 +54,24 @@ impl Callers {
         client
     }
 
-    /// They are gone.
+    /// Removes a client.
     pub fn leave(&mut self, client: Client) {
         self.callers.remove(&client);
     }
 
-    /// Ends all connections once they have written what they were told; how many.
+    /// Ends all connections after their answers are written. Returns how many there are.
     pub fn dismiss(&mut self) -> usize {
         std::mem::take(&mut self.callers).0.len()
     }
 
-    /// Whether somebody has not been told yet what their request came to.
+    /// Whether a client is connected that neither follows outcomes nor waits for a slot: the
+    /// service waits for it before it ends.
     pub fn is_owed(&self) -> bool {
         let follows = |caller: &Caller| matches!(caller.stage, Stage::Follows(_) | Stage::Stands);
         !self.callers.0.iter().all(|(_, caller)| follows(caller))
     }
 
-    /// They fired or took back, and want to hear of these.
+    /// Records that a client sends or takes back triggers, and which outcomes it follows.
     pub fn wait(&mut self, client: Client, follows: BTreeSet<Way>) {
         if let Some(caller) = self.callers.get_mut(&client) {
             let early = Vec::new();
@@ -78,14 +79,14 @@ impl Callers {
         }
     }
 
-    /// They wait for a slot.
+    /// Records that a client waits for a slot.
     pub fn stand(&mut self, client: Client) {
         if let Some(caller) = self.callers.get_mut(&client) {
             caller.stage = Stage::Stands;
         }
     }
 
-    /// Tells somebody something, and that it is all.
+    /// Sends a client its last answer.
     pub fn answer(&mut self, client: Client, answer: Answer) {
         if let Some(caller) = self.callers.get_mut(&client) {
             caller.say(answer);
@@ -93,26 +94,26 @@ impl Callers {
         }
     }
 
-    /// Whether they are still there.
+    /// Whether a client is still connected.
     pub fn is_here(&self, client: Client) -> bool {
         self.callers.get(&client).is_some()
     }
 
-    /// Tells somebody something; more follows.
+    /// Sends a client an answer that is not its last one.
     pub fn tell(&mut self, client: Client, answer: Answer) {
         if let Some(caller) = self.callers.get(&client) {
             caller.say(answer);
         }
     }
 
-    /// Has told somebody everything.
+    /// Sends a client the end of its answers.
     pub fn end(&mut self, client: Client) {
         if let Some(caller) = self.callers.get_mut(&client) {
             caller.end();
         }
     }
 
-    /// Tells somebody what their request came to.
+    /// Sends a client the result of its request.
     pub fn said(&mut self, client: Client, said: &Said, backend: Backend, away: Option<&str>) {
         let Some(caller) = self.callers.get_mut(&client) else {
             return;
@@ -132,7 +133,7 @@ impl Callers {
         caller.end_if_idle();
     }
 
-    /// Tells everybody who waits for it what became of a trigger.
+    /// Reports what became of a trigger to every client that follows it.
     pub fn progress(&mut self, way: &Way, news: &News) {
         for (_, caller) in &mut self.callers.0 {
             match &mut caller.stage {
@@ -151,7 +152,7 @@ impl Callers {
 
 impl Caller {
     fn say(&self, answer: Answer) {
-        // Who has gone is told nothing.
+        // A client that has disconnected receives nothing.
         let _ = self.tell.send(answer);
     }
 

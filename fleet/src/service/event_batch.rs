@@ -1,45 +1,47 @@
-//! PURE: what is told together of the lines that a run has left.
+//! PURE: cuts the lines that a run has left into batches of events.
 
 use crate::wire::event::{Batch, Begun, Ended, Event, Line, MOST_EVENTS};
 use crate::wire::name::{Id, Node};
 
-/// How many bytes of lines are told together, and how long an end may be that is told with events before it.
+/// Largest size in bytes of the lines of one batch, and of a run's end that is published together
+/// with events before it.
 const MOST_BYTES: usize = 32 << 10;
 
-/// A chunk of a run's file, from a line's beginning on.
+/// Chunk of a run's file, from the beginning of a line.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'p> {
-    /// The bytes.
+    /// Bytes of the chunk.
     pub bytes: &'p [u8],
-    /// Whether nothing will follow them, ever.
+    /// Whether nothing will ever follow these bytes.
     pub is_last: bool,
-    /// Whether a line that does not end in here is too long for any.
+    /// Whether a line that does not end in this chunk is longer than any line may be.
     pub is_full: bool,
 }
 
-/// What is told together.
+/// Events of a run that are published together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventBatch {
-    /// How the run began, if that is in here.
+    /// Beginning of the run, if it is in this batch.
     pub begun: Option<Begun>,
-    /// What it did.
+    /// Events of the run.
     pub events: Vec<Event>,
-    /// How it ended.
+    /// End of the run, if it is in this batch.
     pub ended: Option<Ended>,
-    /// How many bytes of the file are dealt with by this.
+    /// Number of bytes of the file that this batch covers.
     pub length: usize,
-    /// How many lines in these bytes cannot be read.
+    /// Number of lines in these bytes that cannot be read.
     pub unread: u64,
 }
 
-/// Takes whole lines off a chunk, as many as are told together. One of length 0 has to wait for more.
+/// Cuts whole lines off a chunk, as many as are published together. A batch of length 0 has to wait
+/// for more bytes.
 pub fn cut(chunk: Chunk<'_>) -> EventBatch {
     let mut event_batch = EventBatch::default();
     loop {
         let rest = &chunk.bytes[event_batch.length..];
         let end = rest.iter().position(|byte| *byte == b'\n');
         let Some(end) = end else {
-            // What a run was killed in the middle of, or what is no line at all.
+            // Either the run was killed while it wrote this line, or this is not a line at all.
             if !rest.is_empty() && (chunk.is_last || (chunk.is_full && event_batch.length == 0)) {
                 event_batch.unread += 1;
                 event_batch.length = chunk.bytes.len();
@@ -68,7 +70,7 @@ fn has_room(event_batch: &EventBatch, more: usize) -> bool {
 }
 
 impl EventBatch {
-    /// As it stands in the backend; nothing if there is nothing to tell. What a run itself began with is `begun`.
+    /// Value for the backend; none if there is nothing to publish. `begun` is how the run began.
     pub fn batch(&self, node: &Node, run: &Id, begun: &Begun) -> Option<Batch> {
         let batch = Batch {
             node: node.clone(),
@@ -80,14 +82,15 @@ impl EventBatch {
         (batch.first() > 0).then_some(batch)
     }
 
-    /// How much of it will never be told: the lines that cannot be read, and what the run itself had no room for.
+    /// Number of events that will never be published: lines that cannot be read, and events that
+    /// the run itself had no room for.
     pub fn dropped(&self) -> u64 {
         let begun = self.begun.as_ref().map_or(0, |begun| begun.lost);
         let ended = self.ended.as_ref().map_or(0, |ended| ended.dropped);
         self.unread.saturating_add(begun).saturating_add(ended)
     }
 
-    /// How much of it is told.
+    /// Number of events in the batch; the end of the run counts as one.
     pub fn told(&self) -> u64 {
         self.events.len() as u64 + u64::from(self.ended.is_some())
     }

@@ -1,4 +1,4 @@
-//! The way to the executor: what this service thinks good is handed over by a socket of the machine, a bounded part at a time.
+//! Requests to the executor over its Unix socket; each carries a bounded number of triggers.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use crate::policy::replay::TriggerKey;
 use crate::step::model::{Answer, Handed};
 use crate::wire::name::Id;
 
-/// How long the executor may take for a question: it gives the helper half a minute for each of two requests and two looks, and may
-/// have to finish two requests that were begun before.
+/// Longest time that the executor may take for a request: it gives `again` half a minute for each
+/// of two requests and two checks, and may have to finish two requests that were begun before.
 const PATIENCE: Duration = Duration::from_secs(190);
 
-/// Hands everything over. What was answered, and why the rest was not.
+/// Hands all triggers over. Returns the answers, and why the rest was not answered.
 pub async fn hand_over(socket: &Path, values: Vec<Handed>) -> (Vec<Answer>, Option<String>) {
     let mut answers = Vec::with_capacity(values.len());
     for part in parts(values) {
@@ -47,7 +47,7 @@ pub async fn hand_over(socket: &Path, values: Vec<Handed>) -> (Vec<Answer>, Opti
     (answers, None)
 }
 
-/// As much together as one question may have.
+/// Splits the values into parts that each fit into one request.
 fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
     let mut parts: Vec<Vec<Handed>> = Vec::new();
     let mut bytes = 0;
@@ -64,19 +64,21 @@ fn parts(values: Vec<Handed>) -> Vec<Vec<Handed>> {
     parts
 }
 
-/// Answers about triggers that were accepted, and pidfds of the processes whose ends change these answers.
+/// Answers about triggers that were accepted, and pidfds of the processes whose ends change these
+/// answers.
 #[derive(Debug, Default)]
 pub struct Became {
     /// Answer for each trigger.
     pub answers: Vec<(TriggerKey, handover::Answer)>,
-    /// Descriptors that came with the answers, at most [`MOST_PIDFDS`] with each. They may be descriptors of any kind.
+    /// Descriptors that came with the answers, at most [`MOST_PIDFDS`] with each. They may be
+    /// descriptors of any kind.
     pub pidfds: Vec<OwnedFd>,
 }
 
-/// What became of triggers that were taken, as far as the executor knows.
+/// Asks the executor what became of accepted triggers.
 ///
 /// # Errors
-/// It does not answer.
+/// The executor does not answer.
 pub async fn became(socket: &Path, taken: Vec<TriggerKey>) -> io::Result<Became> {
     let mut became = Became::default();
     for part in taken.chunks(MOST_TOGETHER) {
@@ -90,10 +92,11 @@ pub async fn became(socket: &Path, taken: Vec<TriggerKey>) -> io::Result<Became>
     Ok(became)
 }
 
-/// Asks the executor to mark the files of runs whose events are all published, and to remove requests that are done.
+/// Asks the executor to mark the files of runs whose events are all published, and to remove
+/// requests that are done.
 ///
 /// # Errors
-/// It does not answer.
+/// The executor does not answer.
 pub async fn mark(socket: &Path, ids: &[Id]) -> io::Result<()> {
     for part in ids.chunks(MOST_TOGETHER) {
         let question = handover::mark(part).map_err(io::Error::other)?;
@@ -126,8 +129,9 @@ async fn converse(
     Ok((answers, pidfds))
 }
 
-/// Receives bytes, none at the end of the stream, and the descriptors that come with them, which close at an exec. The number
-/// of bytes. The kernel closes descriptors that are too many, and those that come with any later byte.
+/// Receives bytes and the descriptors that come with them, which close at an exec. Returns the
+/// number of bytes, 0 at the end of the stream. The kernel closes descriptors that exceed the
+/// limit, and those that come with any later byte.
 async fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PIDFDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -140,7 +144,7 @@ async fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Ve
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    // The space may hold one more.
+    // The buffer may hold one descriptor more.
     Ok((length, rights.flatten().take(MOST_PIDFDS).collect()))
 }
 

@@ -10,19 +10,20 @@ use crate::step::model::EntryId;
 use crate::wire::key::Key;
 use crate::wire::name::Name;
 
-/// How long a failure of work that is tried over and over is shown after the last try: nobody may want that work any more.
+/// Time after the last attempt for which a failure of retried work is shown: the work may no longer
+/// be wanted.
 const SHOWN: Span = Span::from_secs(120);
 
 /// Work that can fail while the backend is reached.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// Sending this.
+    /// Sending this outbox entry.
     OutboxEntry(EntryId),
     /// Sending events.
     Events,
-    /// Taking a slot of this group.
+    /// Taking a slot in this group.
     Slot(Name),
-    /// Seeing who waits for slots.
+    /// Reading the queues for slots.
     Queues,
     /// Taking this lock.
     Lock(Name),
@@ -30,16 +31,16 @@ pub enum Work {
     Beat,
     /// Reading beats of this node and of others.
     Beats,
-    /// Removing this place of a dead node.
+    /// Removing this entry of a dead node.
     Eviction(Key),
-    /// Seeing what others write, by the number of the watch.
+    /// Watching what others write, by the number of the watch.
     Watch(usize),
     /// Writing the numbers for `again metrics`.
     Metrics,
 }
 
 impl Work {
-    /// Whether it is tried over and over as long as it fails and is wanted.
+    /// Whether the work is retried while it fails and is still wanted.
     fn is_retried(&self) -> bool {
         !matches!(self, Work::OutboxEntry(EntryId::Node) | Work::Watch(_))
     }
@@ -55,12 +56,12 @@ impl Work {
     }
 }
 
-/// Newest failures of all work that has not succeeded since.
+/// Latest failure of each kind of work that has not succeeded since.
 #[derive(Debug, Default)]
 pub struct Failures(BTreeMap<Work, (Failure, Boottime)>);
 
 impl Failures {
-    /// Notes a failure, in a sentence. Whether no work has failed in the same way.
+    /// Records a failure, described in a sentence. Returns whether no recorded failure is the same.
     pub fn failed(&mut self, work: Work, reason: Reason, what: &str, now: Boottime) -> bool {
         let what = what.to_owned();
         let failure = Failure { reason, what };
@@ -71,23 +72,24 @@ impl Failures {
         is_news
     }
 
-    /// Notes what the backend refuses, as [`Failures::failed`] does. A connection that fails is none of these.
+    /// Records what the backend refuses, as [`Failures::failed`] does. A conflict or a failed
+    /// connection is not recorded.
     pub fn refused(&mut self, work: Work, error: &Error, what: &str, now: Boottime) -> bool {
         work.reason(error)
             .is_some_and(|reason| self.failed(work, reason, what, now))
     }
 
-    /// Notes that work has succeeded.
+    /// Records that work has succeeded.
     pub fn succeeded(&mut self, work: &Work) {
         self.0.remove(work);
     }
 
-    /// Forgets what the backend has refused: all of it is tried anew over a new connection.
+    /// Forgets what the backend has refused: all such work is tried again over a new connection.
     pub fn forget_refusals(&mut self) {
         self.0.retain(|work, _| *work == Work::Metrics);
     }
 
-    /// Failures at this time, each once.
+    /// Failures at this time, without duplicates.
     pub fn all(&self, now: Boottime) -> BTreeSet<&Failure> {
         let lasts = |(work, (_, at)): &(&Work, &(Failure, Boottime))| {
             !work.is_retried() || now.since(*at) < SHOWN

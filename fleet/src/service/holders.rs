@@ -1,4 +1,5 @@
-//! The processes that this node's slots are for: what outlives a service of them, and of locks, and when they have ended.
+//! Processes that hold slots, whose ends are watched, and the files that keep slots and locks when
+//! the service restarts.
 
 use std::fs;
 use std::io;
@@ -15,18 +16,20 @@ use super::locks::Locks;
 use super::slots::{Holder, Slots};
 use crate::wire::name::Name;
 
-/// The file of locks.
+/// Name of the file with the locks.
 const LOCKS: &str = "locks";
 
-/// What is done when a process has ended.
+/// Callback for the end of a process.
 pub type Ended = Box<dyn FnOnce() + Send>;
 
-/// Where is kept what outlives a service: it is about processes of one boot, which the first line names.
+/// File with the slots of this node. The first line is the boot id, because processes are known
+/// within one boot only.
 pub struct File(PathBuf);
 
 impl File {
-    /// In this directory, with what is kept there; ends of processes are told from now on. What another backend holds, where this one has
-    /// no places, is left to its leases.
+    /// Opens the file in this directory, reads the slots, and watches for the ends of their
+    /// processes. If the backend has no slots, the file is removed, and entries in another backend
+    /// are left to their leases.
     pub fn open(
         directory: &Path,
         has_places: bool,
@@ -51,34 +54,36 @@ impl File {
         (File(path), slots)
     }
 
-    /// What is kept of locks beside it; it is about no boot.
+    /// Text of the locks' file beside it, which is valid after a reboot too; empty if it cannot be
+    /// read.
     pub fn locks(&self) -> String {
         fs::read_to_string(self.0.with_file_name(LOCKS)).unwrap_or_default()
     }
 
-    /// Writes the locks down. When this returns, they are on disk.
+    /// Writes the locks. When this returns, they are on disk.
     ///
     /// # Errors
-    /// They are not.
+    /// The disk refuses the locks.
     pub fn write_locks(&self, locks: &Locks) -> io::Result<()> {
         let path = self.0.with_file_name(LOCKS);
         atomic_write(&path, locks.written().as_bytes(), 0o600, OnDisk::Name).map(drop)
     }
 
-    /// Writes them down.
+    /// Writes the slots.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Any error of the disk.
     pub fn write(&self, slots: &Slots) -> io::Result<()> {
         let text = format!("{}\n{}", clock::boot_id(), slots.written());
         atomic_write(&self.0, text.as_bytes(), 0o600, OnDisk::Nothing).map(drop)
     }
 }
 
-/// A process, and the number of the pidfd's file. Where /proc does not show it, its start cannot be compared.
+/// Opens a pidfd of a process. Returns it with the inode number of its file. If /proc does not show
+/// the process, its start time cannot be compared.
 ///
 /// # Errors
-/// It has ended.
+/// The process has ended, or pidfd_open(2) or fstat(2) fails.
 pub fn hold(who: Identity) -> io::Result<(OwnedFd, u64)> {
     let pid = Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
     let fd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -91,10 +96,10 @@ pub fn hold(who: Identity) -> io::Result<(OwnedFd, u64)> {
     }
 }
 
-/// Tells when a process has ended.
+/// Calls `ended` when a process has ended.
 ///
 /// # Errors
-/// Those of epoll_ctl(2).
+/// Any error of epoll_ctl(2).
 pub fn tell_end(fd: OwnedFd, ended: Ended) -> io::Result<()> {
     let fd = waited_for(fd)?;
     tokio::spawn(async move {

@@ -1,4 +1,5 @@
-//! The outboxes on disk: what this node fires, and what it tells. What others cause takes no room from what this node fires.
+//! Outboxes on disk: one for what this node sends on its own account, one for the statuses of
+//! triggers that other nodes sent. So others cannot use up the room of this node's own triggers.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
@@ -11,45 +12,45 @@ use crate::outbox::{Bounds, Directory, NotKept, Outbox};
 use crate::policy::fire::Numbers;
 use crate::step::model::{Draft, EntryId, Logged};
 
-/// How much each may hold: more entries than there may be, and room for the number, for the failures that were logged, and
-/// for what this node tells of itself.
+/// Limits of each outbox: more than the largest number of entries, with room for the numbers of
+/// triggers, the logged failures and this node's facts.
 const BOUNDS: Bounds = Bounds {
     count: 20_003,
     bytes: 128 << 20,
 };
-/// Key of the numbers that were given to triggers. No entry has it.
+/// Key of the numbers that were given to triggers. No entry has this key.
 const NUMBER: &str = "number";
-/// Key of the failures that were logged. No entry has it.
+/// Key of the failures that were logged. No entry has this key.
 const LOGGED: &str = "logged";
 
-/// Both outboxes.
+/// Both outboxes of this node.
 pub struct Keep {
     fired: Outbox<Directory>,
     told: Outbox<Directory>,
-    /// The failures that were logged, as they were kept last.
+    /// Logged failures, as they were last stored.
     logged: Logged,
-    /// Held as long as this lives.
+    /// Lock on the directory, held for as long as this lives.
     _lock: File,
 }
 
-/// What they held.
+/// Content of both outboxes when they were opened.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The numbers that were given to triggers.
+    /// Numbers that were given to triggers.
     pub numbers: Numbers,
-    /// The failures that were logged.
+    /// Failures that were logged.
     pub logged: Logged,
-    /// The entries.
+    /// Entries of both outboxes.
     pub drafts: Vec<Draft>,
-    /// What cannot be read, and why.
+    /// Values that cannot be read, each with the reason.
     pub unread: Vec<String>,
 }
 
 impl Keep {
-    /// Opens them in a directory, which is made if it is missing.
+    /// Opens both outboxes in a directory, which is created if it is missing.
     ///
     /// # Errors
-    /// The directory cannot be used, or another service has it.
+    /// The directory cannot be used, or another service uses it.
     pub fn open(directory: &Path) -> io::Result<(Keep, Found)> {
         let named = |e: io::Error| {
             let directory = directory.display();
@@ -88,19 +89,19 @@ impl Keep {
         }
     }
 
-    /// Keeps an entry in place of its older version. When this returns, it is on disk.
+    /// Stores an entry in place of its older version. When this returns, it is on disk.
     ///
     /// # Errors
-    /// It is not.
+    /// The disk or the limits refuse the entry.
     pub fn put(&mut self, draft: &Draft) -> Result<(), NotKept> {
         let value = serde_json::to_vec(draft).map_err(io::Error::from)?;
         self.of(&draft.entry).put(&draft.entry.to_string(), &value)
     }
 
-    /// Keeps the failures that were logged, if they have changed.
+    /// Stores the failures that were logged, if they have changed.
     ///
     /// # Errors
-    /// The disk or the bounds refuse them; the next service may log them again.
+    /// The disk or the limits refuse them; the next service may log them again.
     pub fn put_logged(&mut self, logged: &Logged) -> Result<(), NotKept> {
         if *logged == self.logged {
             return Ok(());
@@ -112,19 +113,19 @@ impl Keep {
         Ok(())
     }
 
-    /// Writes down the numbers that were given to triggers.
+    /// Stores the numbers that were given to triggers.
     ///
     /// # Errors
-    /// The disk refuses them.
+    /// The disk or the limits refuse the numbers.
     pub fn put_numbers(&mut self, numbers: Numbers) -> Result<(), NotKept> {
         let value = serde_json::to_vec(&numbers).map_err(io::Error::from)?;
         self.fired.put(NUMBER, &value)
     }
 
-    /// Takes an entry off; before that, writes the numbers down.
+    /// Removes an entry, after the numbers, if any, were stored.
     ///
     /// # Errors
-    /// The entry stays.
+    /// The disk refuses the change; the entry stays.
     pub fn forget(&mut self, entry: &EntryId, numbers: Option<Numbers>) -> Result<(), NotKept> {
         if let Some(numbers) = numbers {
             self.put_numbers(numbers)?;
@@ -158,7 +159,7 @@ impl Found {
     }
 }
 
-/// A directory for this user alone.
+/// Creates a directory that only this user may enter, or checks that an existing one is such.
 fn make(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

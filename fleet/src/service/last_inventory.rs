@@ -1,4 +1,5 @@
-//! The file with the nodes as they were read last. It is not held in memory, for it may be many times larger than all else.
+//! File with the nodes as they were last read. The content is not held in memory, because it may be
+//! many times larger than everything else.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,16 +13,18 @@ use tracing::warn;
 use crate::policy::last_inventory::{Entry, LastInventory};
 use crate::wire::name::{Namespace, Node};
 
-/// Largest size of the file in bytes: 5,000 nodes that publish 3 kB each. A question holds it in memory about four times.
+/// Largest size of the file in bytes: 5,000 nodes that publish 3 kB each. A request that reads the
+/// file takes about four times as much memory.
 const LONGEST: usize = 16 << 20;
 
-/// The file.
+/// File with the last inventory of a fleet.
 pub struct File {
     path: PathBuf,
     namespace: Namespace,
 }
 
-/// First line of the file, as JSON. After it come the values of all nodes in this order, as they were signed.
+/// First line of the file, as JSON. The values of all nodes follow in the same order, as they were
+/// signed.
 #[derive(Serialize, Deserialize)]
 struct Head {
     namespace: Namespace,
@@ -43,7 +46,7 @@ struct Line {
 }
 
 impl File {
-    /// File in this directory, of this fleet.
+    /// File in this directory, for this fleet.
     pub fn new(directory: &Path, namespace: Namespace) -> File {
         File {
             path: directory.join("inventory"),
@@ -51,12 +54,13 @@ impl File {
         }
     }
 
-    /// Whether there is one.
+    /// Whether the file exists.
     pub fn exists(&self) -> bool {
         self.path.exists()
     }
 
-    /// What it holds. One that cannot be read, or is of another fleet, holds nothing; the log says why it cannot be read.
+    /// Inventory in the file. A file that cannot be read, or is of another fleet, holds nothing;
+    /// the log says why a file cannot be read.
     pub fn read(&self) -> LastInventory {
         let (longest, flags) = (LONGEST as u64, OFlags::NOFOLLOW.bits() as i32);
         let bytes = again_base::sys::file::read_regular(&self.path, longest, flags);
@@ -70,10 +74,10 @@ impl File {
         })
     }
 
-    /// Replaces what it holds. Readers see the old inventory or the new one.
+    /// Replaces the inventory. Readers see the old one or the new one.
     ///
     /// # Errors
-    /// Those of the disk, or the inventory is larger than the file may be.
+    /// Any error of the disk, or the inventory is larger than the file may be.
     pub fn write(&self, last: &LastInventory) -> io::Result<()> {
         let bytes = bytes(last, &self.namespace)?;
         if bytes.len() > LONGEST {

@@ -1,9 +1,8 @@
-//! The link to the backend: one connection at a time, made again whenever it is lost. It carries orders out in any order, a
-//! bounded number together, and tells what stands in the backend for this node.
+//! The link to the backend: one connection at a time, which is made again whenever it is lost. A
+//! bounded number of calls is under way at the same time, in any order. The link reports the values
+//! in the backend that concern this node.
 
-/// How much is read of what others write.
 mod bounds;
-/// Calls that take more than one request.
 mod calls;
 
 use std::collections::VecDeque;
@@ -35,118 +34,121 @@ use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace};
 
-/// The first pause before the next connection, at most; it doubles. Nodes that lost a backend together come back spread.
+/// Longest first pause before the next connection; the bound doubles. Pauses are random, so that
+/// nodes that lost a backend together do not come back together.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause. A connection that lasted longer was a good one.
+/// Longest pause before the next connection. A connection that lasted longer resets the bound.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many calls are under way together.
+/// Largest number of calls that are under way at the same time.
 const MOST_CALLS: usize = 64;
-/// How many changes are told together.
+/// Largest number of changes that are reported together.
 const MOST_CHANGES: usize = 256;
-/// How long a renewal may take: with the time between two of them, a silent connection is noticed within half a minute.
+/// Longest time for a renewal: with the time between two renewals, a silent connection is noticed
+/// within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 
-/// What the backend is asked for, and what becomes of its answer.
+/// Request to the backend, and the conversion of its answer.
 pub enum Call<R> {
-    /// To write a value; the answer is its revision.
+    /// Write a value; the answer is its revision.
     Put {
-        /// Where to.
+        /// Key of the value.
         key: Key,
-        /// The value.
+        /// Value to write.
         bytes: Vec<u8>,
-        /// How long it has to stay; for ever without.
+        /// Shortest time for which the value has to stay; none for ever.
         ttl: Option<Duration>,
-        /// Whether the backend has to have room for what may be missing.
+        /// Whether the call fails if the backend has room left for triggers only.
         needs_room: bool,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, u64>,
     },
-    /// To remove the value of this revision; a conflict where another one stands, or none.
+    /// Remove the value of this revision; a conflict if the key has another value or none.
     Remove {
-        /// Key to read or write.
+        /// Key of the value.
         key: Key,
-        /// Its revision.
+        /// Revision of the value.
         revision: u64,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, ()>,
     },
-    /// To show what stands at a key.
+    /// Read the value of a key.
     Find {
-        /// The key.
+        /// Key to read.
         key: Key,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, Option<Value>>,
     },
-    /// To list what stands below these.
+    /// List the values below these prefixes.
     List {
-        /// As keys begin.
+        /// Prefixes of the keys.
         prefixes: Vec<String>,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, List>,
     },
-    /// To list the newest of what became of triggers.
+    /// List the latest stories of triggers.
     Stories {
-        /// Of this origin only.
+        /// Origin of the stories; none for all origins.
         origin: Option<Id>,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, List>,
     },
-    /// To read the values at these keys, for a trigger of a rolling run.
+    /// Read the values of these keys, for a trigger of a rolling run.
     Get {
-        /// The keys.
+        /// Keys to read.
         keys: Vec<Key>,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, Vec<Value>>,
     },
-    /// To write an operator's reset of a lock, unless something stands at the lock's own key.
+    /// Write an operator's reset of a lock, unless the lock's own key has a value.
     Reset {
-        /// Of the reset, and of the lock.
+        /// Key of the reset, and key of the lock.
         keys: [Key; 2],
-        /// The reset.
+        /// Reset to write.
         bytes: Vec<u8>,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, ()>,
     },
-    /// To make the first write of a place, under a new lease.
+    /// Make the first write of an entry, under a new lease.
     Enter {
-        /// Key to read or write.
+        /// Key of the entry.
         key: Key,
-        /// Whether the key is this node's own, so that what stands there goes. A conflict where something stands otherwise.
+        /// Whether the key is this node's own, so that an existing value is removed. Otherwise an
+        /// existing value is a conflict.
         is_own: bool,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, Entered>,
     },
-    /// To make the second write of a place in place of the first; the answer is its revision.
+    /// Replace the first write of an entry by the second; the answer is its revision.
     Sign {
-        /// Key to read or write.
+        /// Key of the entry.
         key: Key,
-        /// The first write.
+        /// First write of the entry.
         entered: Entered,
-        /// What is written.
+        /// Value to write.
         bytes: Vec<u8>,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, u64>,
     },
-    /// To do something with a place in a group, or with a lock.
+    /// Change an entry in a group's queue, or at the key of a lock.
     Place {
-        /// Key of the place.
+        /// Key of the entry.
         key: Key,
-        /// Change of the place.
+        /// Change of the entry.
         act: Act,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, ()>,
     },
-    /// To remove what stands at a node's place in a group; the answer is whether something did.
+    /// Remove a node's entry in a group's queue; the answer is whether there was one.
     Release {
-        /// The place.
+        /// Key of the entry.
         key: Key,
-        /// For the answer.
+        /// Conversion of the answer.
         then: Then<R, bool>,
     },
 }
 
 impl<R> Call<R> {
-    /// The answer that it failed.
+    /// Answers the call with this error.
     fn fail(self, error: Error) -> R {
         match self {
             Call::Put { then, .. } | Call::Sign { then, .. } => then(Err(error)),
@@ -162,43 +164,45 @@ impl<R> Call<R> {
     }
 }
 
-/// What the link is to do.
+/// Order to the link.
 pub enum Order<R> {
-    /// This; answered by [`News::Answered`].
+    /// Make this call, which is answered by [`News::Answered`].
     Call(Call<R>),
-    /// Find out whether the backend answers, and then list again what may have changed.
+    /// Check whether the backend answers, and then list again what may have changed.
     Beat,
-    /// Connect in another way from now on.
+    /// Use this access from now on, over a new connection.
     Access(Box<Access>),
-    /// Look at these lines from now on, whose keys begin with this prefix; what is told of it bears this number.
+    /// Observe these queues from now on, whose keys begin with this prefix; reports about them
+    /// carry this number.
     Look(u64, String, Vec<Line>),
-    /// Say farewell; no more orders follow.
+    /// Close the connection; no more orders follow.
     End,
 }
 
-/// What the link has to tell.
+/// Report from the link.
 #[derive(Debug)]
 pub enum News<R> {
-    /// There is a connection; everything that stands in the backend for this node comes after this.
+    /// A connection was made. All values in the backend for this node are reported after this.
     Reached,
-    /// There is none any more. All calls have been answered.
+    /// The connection was lost, for this reason. All calls have been answered.
     Lost(String),
-    /// Changes below `to/` and `result/` and at this node's own key, below `event/` where there are rules, and below `lock/` and
-    /// `move/` where there are locks.
+    /// Changes below `to/` and `result/` and at this node's own key; below `event/` if there are
+    /// rules; below `lock/` and `move/` if there are locks.
     Changes(Vec<Change>),
-    /// Below this segment of the keys below `to/` of this node there is more than [`OF_A_SENDER`].
+    /// Segment of the keys below `to/` of this node below which there is more than [`OF_A_SENDER`].
     Cut(String),
-    /// At this key below `to/` of this node stands what is no trigger of a sender.
+    /// Key below `to/` of this node whose value is not a trigger of a sender.
     Foreign(String),
-    /// What is seen of the lines, by the number of the look.
+    /// Observation of a queue, with the number from [`Order::Look`].
     Seen(u64, Seen),
-    /// The answer to a call.
+    /// Answer to a call.
     Answered(R),
-    /// The watch of that number sees what is there, or it is not shown what is below its prefix.
+    /// State of the watch of this number: everything was reported, or the backend does not show
+    /// what is below this prefix.
     Watched(usize, Option<(&'static str, Error)>),
 }
 
-/// Why a connection has ended.
+/// Reason for the end of a connection.
 enum End {
     Lost(String),
     Access(Box<Access>),
@@ -208,7 +212,7 @@ enum End {
 type Orders<R> = UnboundedReceiver<Order<R>>;
 type Teller<R> = UnboundedSender<News<R>>;
 
-/// Keeps the link up until it is told to end.
+/// Keeps the link up until an order ends it.
 pub async fn keep_up<R>(mut access: Box<Access>, mut orders: Orders<R>, news: Teller<R>) {
     let mut failures = 0_u32;
     loop {
@@ -241,7 +245,8 @@ fn pause(failures: u32) -> Duration {
     rand::rng().random_range(Duration::ZERO..=doubled.min(LONGEST_PAUSE))
 }
 
-/// Does something while there is no connection; meanwhile all calls are answered. What ends it early.
+/// Does this work while there is no connection, and answers all calls meanwhile. Breaks if an order
+/// ends it early.
 async fn aside<T, R>(
     work: impl Future<Output = T>,
     orders: &mut Orders<R>,
@@ -266,7 +271,7 @@ fn unreached<R>(news: &Teller<R>, call: Call<R>) {
     let _ = news.send(News::Answered(call.fail(why)));
 }
 
-/// One connection, from its beginning to its end.
+/// Runs one connection from its beginning to its end.
 async fn connected<R>(access: &Access, orders: &mut Orders<R>, news: &Teller<R>) -> End {
     let (servers, tls) = (&access.servers, access.tls.as_ref());
     let times = Times::default();
@@ -294,12 +299,13 @@ async fn connected<R>(access: &Access, orders: &mut Orders<R>, news: &Teller<R>)
     }
 }
 
-/// What is watched below the fleet's prefix, by the number of the watch.
+/// Prefixes that are watched below the fleet's prefix, by the number of the watch.
 const WATCHED: [&str; 6] = ["to/", "result/", "event/", "lock/", "move/", "node/"];
-/// The watch of this node's own key.
+/// Number of the watch of this node's own key.
 pub const OWN_KEY: usize = 5;
 
-/// Uses a connection until its end. Events are not listed with each beat: they are many, and it does no harm if some come later.
+/// Uses a connection until it ends. Events are not listed with each beat: there are many, and a
+/// delay does no harm.
 async fn live<E: Backend, R>(
     backend: &E,
     access: &Access,
@@ -381,7 +387,8 @@ async fn live<E: Backend, R>(
     end
 }
 
-/// Watches this node's own key. With each beat it is listed on etcd; on NATS a list is much, and nothing ever notifies `never`.
+/// Watches this node's own key. On etcd the key is listed with each beat; on NATS a list is
+/// expensive, and nothing ever notifies `never`.
 async fn watch_own_key<E: Backend>(
     backend: &E,
     access: &Access,
@@ -394,14 +401,14 @@ async fn watch_own_key<E: Backend>(
     watch::watch(backend, key, None, again, tell).await
 }
 
-/// Tells what a watch tells; why the connection is to be given up, if it is.
+/// Reports the events of watches. Returns the reason if the connection is to be given up.
 fn pass_on<R>(events: &mut Vec<(usize, watch::Event)>, news: &Teller<R>) -> Option<String> {
     let (mut changes, mut lost) = (Vec::new(), None);
     for (number, event) in events.drain(..) {
         match event {
             watch::Event::Changed(change) => changes.push(change),
             watch::Event::Complete => {
-                // What it completes is told before it.
+                // The changes are reported before the watch counts as complete.
                 if !changes.is_empty() {
                     let _ = news.send(News::Changes(std::mem::take(&mut changes)));
                 }
@@ -409,7 +416,7 @@ fn pass_on<R>(events: &mut Vec<(usize, watch::Event)>, news: &Teller<R>) -> Opti
             }
             watch::Event::Cut(sender) => drop(news.send(News::Cut(sender))),
             watch::Event::Foreign(key) => drop(news.send(News::Foreign(key))),
-            // A watch goes on trying; the rest works all the same.
+            // The watch keeps trying; everything else works all the same.
             watch::Event::Lost(error)
                 if number == OWN_KEY || matches!(error, Error::Denied(_) | Error::Full(_)) =>
             {
@@ -425,7 +432,8 @@ fn pass_on<R>(events: &mut Vec<(usize, watch::Event)>, news: &Teller<R>) -> Opti
     lost
 }
 
-/// Renews a lease under which nothing stands, or begins another one: no question costs the backend less, and it writes nothing.
+/// Renews a lease that has no keys, or takes a new one if it has ended. No request costs the
+/// backend less than a renewal, which writes nothing.
 async fn beat<E: Backend>(backend: &E, lease: E::Lease) -> Result<E::Lease, Error> {
     let silent = |_| Err(Error::Unreachable(format!("no answer within {RENEWAL:?}")));
     let renewed = timeout(RENEWAL, backend.renew(&lease)).await;
@@ -443,12 +451,12 @@ struct Calls<'e, E: Backend, R> {
     leases: Leases<E::Lease>,
     waiting: VecDeque<Call<R>>,
     under_way: FuturesUnordered<Answering<'e, R>>,
-    /// Ends what is under way when it goes.
+    /// Ends the calls that are under way when it is dropped.
     end: oneshot::Sender<()>,
     ended: Shared<oneshot::Receiver<()>>,
 }
 
-/// An answer to come, and whether it may mean that the connection is dead.
+/// Answer to come, and whether it may mean that the connection is dead.
 type Answering<'e, R> = Pin<Box<dyn Future<Output = (R, bool)> + 'e>>;
 
 impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
@@ -556,7 +564,8 @@ impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
         }
     }
 
-    /// The answer of the backend, or that the connection has ended before: the work may have been done.
+    /// Waits for the answer of the backend, or for the end of the connection: then the work may
+    /// have been done.
     fn answer<T: 'e>(
         &self,
         then: Then<R, T>,
@@ -573,7 +582,8 @@ impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
         })
     }
 
-    /// The next answer is told; whether it may mean that the connection is dead. Nothing while no call is under way.
+    /// Reports the next answer. Returns whether it may mean that the connection is dead; nothing if
+    /// no call is under way.
     async fn next(&mut self, news: &Teller<R>) -> Option<bool> {
         let (reply, is_silent) = self.under_way.next().await?;
         let _ = news.send(News::Answered(reply));
@@ -581,7 +591,7 @@ impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
         Some(is_silent)
     }
 
-    /// Answers all that is under way: it may have happened.
+    /// Answers all calls. Those under way may have been done.
     async fn give_up(self, news: &Teller<R>) {
         let Calls {
             mut under_way,

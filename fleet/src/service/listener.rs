@@ -1,5 +1,5 @@
-//! The firing socket: each connection carries one question, and its answers until there is nothing more to say or nobody who
-//! listens.
+//! The command listener: each connection carries one request and its answers, until the last answer
+//! or until the client disconnects. The wakeup socket is opened here too.
 
 use std::fs;
 use std::io;
@@ -24,36 +24,37 @@ use tokio::time::{sleep, timeout};
 
 use crate::ask::{self, Answer, HEAD, Question};
 
-/// How many may ask, or listen, at a time. More wait at the listener.
+/// Largest number of clients at a time. More wait in the backlog of the listener.
 const MOST_CLIENTS: usize = 1000;
-/// How long a question may take to arrive, and an answer to be read.
+/// Longest time for a request to arrive, and for an answer to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many rings are one.
+/// Largest number of wakeups that count as one.
 const MOST_RINGS: usize = 1000;
-/// How long a ring is not heard after another one.
+/// Pause after a wakeup before the next one is read.
 const BETWEEN_RINGS: Duration = Duration::from_millis(10);
-/// How long nobody is let in after there was no descriptor for somebody.
+/// Pause after a connection could not be accepted, for example for lack of a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Somebody who has come in.
+/// Connection of a client.
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
     _place: OwnedSemaphorePermit,
 }
 
-/// Where people ask, and where runs ring when they have left events.
+/// Command listener and wakeup socket.
 pub struct Sockets {
-    /// Where people ask.
+    /// Socket for the requests of clients.
     pub listener: UnixListener,
-    /// Where runs ring; none if systemd passes none.
+    /// Socket for wakeups, which runs and commands send after they have left events or requests on
+    /// disk; none if systemd passes none.
     pub wakeup: Option<UnixDatagram>,
 }
 
-/// The sockets: those that systemd passes, else some of our own in this directory.
+/// Opens the sockets: those that systemd passes, otherwise new ones in this directory.
 ///
 /// # Errors
-/// There are none to be had.
+/// A socket cannot be opened, or systemd passes the wrong ones.
 pub fn open(directory: &Path) -> io::Result<Sockets> {
     let (listener, wakeup) = match passed()? {
         (Some(listener), wakeup) => (listener, wakeup),
@@ -78,7 +79,7 @@ pub fn open(directory: &Path) -> io::Result<Sockets> {
     })
 }
 
-/// What systemd passes, as sd_listen_fds(3) says; told apart by their kind.
+/// Sockets that systemd passes, as in sd_listen_fds(3), distinguished by their type.
 fn passed() -> io::Result<(Option<net::UnixListener>, Option<net::UnixDatagram>)> {
     let (mut listener, mut wakeup) = (None, None);
     for fd in sd_notify::listen_fds()? {
@@ -97,7 +98,7 @@ fn passed() -> io::Result<(Option<net::UnixListener>, Option<net::UnixDatagram>)
     }
 }
 
-/// A socket of our own, in the place of what an earlier service has left.
+/// Binds a new socket, in place of one that an earlier service has left.
 fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let bind = || {
         if let Some(directory) = path.parent() {
@@ -106,7 +107,7 @@ fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Resul
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             fs::remove_file(path)?;
         }
-        // Nobody else may connect, not even before its mode is set.
+        // Nobody else may connect, not even before the mode is set.
         let before = umask(Mode::from_raw_mode(0o177));
         let socket = bind(path);
         umask(before);
@@ -120,15 +121,16 @@ fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Resul
     })
 }
 
-/// Tells whenever a run has rung; those that ring together are one. Why none is heard any more.
+/// Calls `rung` after each wakeup; wakeups that arrive together count once. Returns the error that
+/// ends the loop.
 pub async fn listen(wakeup: UnixDatagram, rung: impl Fn()) -> io::Error {
     let mut byte = [0];
     loop {
-        // What is longer than a byte is cut.
+        // A message that is longer than a byte is cut.
         if let Err(e) = wakeup.recv(&mut byte).await {
             return e;
         }
-        // Whoever rings without end is not listened to without end.
+        // The bound keeps a sender that never stops from blocking this loop.
         for _ in 0..MOST_RINGS {
             if wakeup.try_recv(&mut byte).is_err() {
                 break;
@@ -139,7 +141,8 @@ pub async fn listen(wakeup: UnixDatagram, rung: impl Fn()) -> io::Error {
     }
 }
 
-/// Lets in whoever comes, for as long as there is room. Why nobody can come any more.
+/// Accepts connections while there are fewer than `MOST_CLIENTS`. Returns the error that ends the
+/// loop.
 pub async fn attend(listener: UnixListener, let_in: impl Fn(Connection)) -> io::Error {
     let places = Arc::new(Semaphore::new(MOST_CLIENTS));
     loop {
@@ -157,7 +160,8 @@ pub async fn attend(listener: UnixListener, let_in: impl Fn(Connection)) -> io::
     }
 }
 
-/// Whether the next one may be let in all the same: there was no descriptor, or they had gone.
+/// Whether the next connection may still be accepted: a descriptor or memory was missing, the
+/// client had gone, or a signal interrupted the call.
 fn is_passing(e: &io::Error) -> bool {
     let passing = [
         Errno::MFILE,
@@ -172,10 +176,10 @@ fn is_passing(e: &io::Error) -> bool {
         .any(|one| e.raw_os_error() == Some(one.raw_os_error()))
 }
 
-/// Hears a question, hands it on, and says the answers.
+/// Reads a request, passes it to `ask`, and writes the answers.
 ///
 /// # Errors
-/// The connection has gone, or does not listen.
+/// The connection has ended, or the client does not read.
 pub async fn converse(
     mut connection: Connection,
     ask: impl FnOnce(Question),
@@ -202,7 +206,7 @@ pub async fn converse(
         let mut byte = [0];
         tokio::select! {
             answer = answers.recv() => match answer {
-                // The service ends, and there would have been more to say.
+                // The service ends before it has sent the last answer.
                 None => return Ok(()),
                 Some(answer) => {
                     say(&mut mouth, &answer).await?;
@@ -212,13 +216,14 @@ pub async fn converse(
                     has_said_all |= matches!(answer, Answer::Said(_) | Answer::Waits(_) | Answer::Away(_));
                 }
             },
-            // Whoever closes one way may still listen, but nobody waits for long like that.
+            // A client may close its writing side and still read, but only until it has the result.
             _ = ear.read(&mut byte), if has_said_all => return Ok(()),
         }
     }
 }
 
-/// Whether it is a group that the socket is opened to, and not everybody. Whoever comes in by that is one of the group.
+/// Whether the socket is open to its group, but not to everybody. A client that could connect is
+/// then in the group.
 fn is_for_a_group(stream: &UnixStream) -> bool {
     let address = stream.local_addr().ok();
     let path = address.as_ref().and_then(|address| address.as_pathname());
@@ -231,7 +236,7 @@ async fn refuse(mut connection: Connection, why: &str) -> io::Result<()> {
     say(&mut mouth, &Answer::Refused(ask::words(why))).await?;
     say(&mut mouth, &Answer::End).await?;
     mouth.shutdown().await?;
-    // What nobody has read when a socket is closed takes the answer along.
+    // Closing a socket with unread data would discard the answer.
     let (mut rest, mut sink) = (ear.take(ask::LONGEST_QUESTION as u64), tokio::io::sink());
     let read = timeout(PATIENCE, tokio::io::copy(&mut rest, &mut sink)).await;
     read.map_or(Ok(()), |read| read.map(|_| ()))

@@ -1,15 +1,10 @@
-//! The locks for which this node is a candidate: which one holds each, and what this node does so that somebody does. What is to be done
-//! about them is said here, and done elsewhere.
+//! Locks for which this node is a candidate: which node holds each, and what this node does so that
+//! one does. This module decides; the driver carries out the effects.
 
-/// Beats for locks, and the beats of holders that are watched.
 mod beating;
-/// What outlives a service, as it is written down.
 mod kept;
-/// What there is to say of them.
 mod shown;
-/// What becomes of one of them.
 mod state;
-/// Which tokens of other candidates count.
 mod tokens;
 
 use std::collections::BTreeMap;
@@ -24,119 +19,125 @@ use crate::policy::slots::Lease;
 use crate::wire::lock::{Lock as Word, Published, Reset};
 use crate::wire::name::{Name, Node};
 
-/// Before what has failed is tried again.
+/// Pause before a failed request is repeated.
 const PAUSE: Span = Span::from_secs(2);
-/// Why nobody can take a lock of which no higher token can be had.
+/// Reason why nobody can take a lock that has no higher token.
 const USED_UP: &str = "its tokens are used up; reset them: 'again-fleet locks reset NAME TOKEN'";
 
-/// A reset that stands in the backend.
+/// Reset as stored in the backend.
 #[derive(Debug, Clone)]
 pub struct Standing {
-    /// The reset.
+    /// Content of the reset.
     pub reset: Reset,
-    /// The revision at which it was written.
+    /// Revision at which it was written.
     pub revision: u64,
-    /// Why it counts for nothing, if no operator signed it.
+    /// Whether the reset counts; an error says why it does not, for example because no operator
+    /// signed it.
     pub judged: Result<(), String>,
 }
 
-/// How long those who have not told their tokens are waited for, and how often that is looked at.
+/// Longest wait for candidates that have not published their tokens.
 const PATIENCE: Span = Span::from_secs(3);
+/// Time between two reads of the tokens during such a wait.
 const LOOK_AGAIN: Span = Span::from_nanos(100_000_000);
-/// How long all others leave a lock to the one that it was passed on to, and one that could not take it leaves it to the others.
+/// Time for which all other candidates leave a lock to the node that it was moved to, and for which
+/// a node that could not take a lock leaves it to the others.
 const LEFT: Span = Span::from_secs(10);
-/// How long the first write of somebody who takes a lock may stand there. It is removed then, whoever keeps its lease alive: as long as
-/// it is not signed, nobody holds the lock by it, and whoever signs it later finds that it is gone.
+/// Longest life of the first write of a node that takes a lock. After that it is removed, even if
+/// its lease is kept alive: nobody holds the lock by an unsigned write, and a node that signs it
+/// later finds that it is gone.
 const COMES: Span = SILENT;
 
-/// What stands at the key of a lock.
+/// Observation of the key of a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Seen {
-    /// That is not known.
+    /// The value is not known.
     #[default]
     Unknown,
     /// No value: nobody holds the lock.
     Nobody,
-    /// The first write of somebody who takes it.
+    /// First write of a node that takes the lock.
     Coming,
-    /// A word that counts.
+    /// Value of a holder that counts.
     Held(Box<Word>),
-    /// Something that is nobody's word; why.
+    /// Value that is not believed to be a holder's, and why.
     Nothing(String),
-    /// A word whose token is not believed; why.
+    /// Value of a holder whose token is not believed, and why.
     Doubted(String),
 }
 
-/// How far this node is with taking it.
+/// Progress of this node in taking a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// It does nothing, or holds it.
+    /// Nothing is under way, or this node holds the lock.
     #[default]
     Idle,
-    /// The first write was ordered.
+    /// The first write was requested.
     Entering,
-    /// It asks which tokens the others know, until then at most.
+    /// Reads which tokens the other candidates know, until this time at most.
     Asking(Boottime),
-    /// It waits until its own token can be seen by others, until then at most.
+    /// Waits until others can see its own token, until this time at most.
     Publishing(Boottime),
-    /// The second write was ordered.
+    /// The second write was requested.
     Signing,
 }
 
-/// What this node knows of a lock.
+/// State of a lock, as this node knows it.
 #[derive(Debug, Default)]
 struct LockState {
-    /// The lock, if this node is a candidate.
+    /// Lock, if this node is a candidate.
     lock: Option<Lock>,
-    /// The highest token that it knows of.
+    /// Highest token that this node knows.
     token: u64,
-    /// The token with which it has had all candidates run.
+    /// Token with which this node last made all candidates run.
     fired: u64,
-    /// Its own write, if there is one.
+    /// Entry of this node at the lock's key, if there is one.
     place: Option<Place>,
     stage: Stage,
     seen: Seen,
-    /// The revision of that.
+    /// Revision of `seen`.
     at: u64,
-    /// The revision of the last first write of somebody else, and since when it is known, over this connection.
+    /// Revision of the last first write of another node, and since when it is known, on this
+    /// connection.
     came: (u64, Boottime),
-    /// When it was ordered to keep its lease alive, if that is not answered yet.
+    /// Time of the first write or renewal that is not answered yet.
     asked: Option<Boottime>,
-    /// When its lease ends, by the last time that the backend has kept it alive.
+    /// End of the lease, counted from the last renewal that the backend confirmed.
     ends: Boottime,
-    /// Until when this node is sure of it by its beats.
+    /// Time until which beats make this node certain of the lock.
     beaten: Boottime,
-    /// Whether it was said that it has ended.
+    /// Whether it was reported that the lock may have ended.
     has_ended: bool,
-    /// When something is to be done.
+    /// Time of the next action.
     due: Option<Boottime>,
-    /// Before that it does not try.
+    /// Earliest time of the next attempt.
     rests: Boottime,
-    /// The token from which an operator passes it on, and to whom.
+    /// Token from which an operator moves the lock, and the node that it moves to.
     passed: Option<(u64, Node)>,
-    /// Number of the newest reset that it has taken; 0 for none.
+    /// Number of the newest reset that this node has accepted; 0 for none.
     reset: u64,
-    /// Revision of that, in the backend that is connected; 0 if it was not seen there.
+    /// Revision of that reset in the connected backend; 0 if it was not seen there.
     reset_at: u64,
-    /// What was before that reset, until the reset is on disk.
+    /// State before that reset, until the reset is on disk.
     undone: Option<Undone>,
-    /// What nodes had published before that, if it was seen.
+    /// Tokens that nodes had published before that reset, if the reset was seen.
     before: Vec<Published>,
-    /// The highest number of an operator's reset for which this node was to look.
+    /// Highest number of an operator's reset that was a reason to read the lock.
     sought: u64,
-    /// Resets that are not taken, by the node that signed them: their numbers, 0 for those of no operator, and why.
+    /// Resets that were rejected: the node that signed each, its number (0 if that is not an
+    /// operator), and the reason.
     refused: Vec<(Node, u64, String)>,
-    /// The highest token that two other candidates published when it looked last.
+    /// Highest token that two other candidates had published at the last read.
     vouched: u64,
-    /// The candidates that published a token that is ignored, and that, when it looked last.
+    /// Candidates whose published tokens were ignored at the last read, and these tokens.
     ignored: Vec<(Node, Known)>,
-    /// The candidates that were logged for their tokens, as holders or not.
+    /// Candidates that were logged for their tokens, and whether they were holders.
     named: Vec<(Node, bool)>,
-    /// From when on a holder that is not believed has this node look again.
+    /// Time from which on a holder that is not believed makes this node read the lock again.
     doubts: Boottime,
 }
 
-/// What a lock was before a reset.
+/// State of a lock before a reset.
 #[derive(Debug)]
 struct Undone {
     reset: u64,
@@ -144,52 +145,53 @@ struct Undone {
     token: u64,
     fired: u64,
     before: Vec<Published>,
-    /// A sentence about the reset, for the log.
+    /// Sentence about the reset, for the log.
     note: String,
 }
 
-/// What is to be done.
+/// Effect that the driver carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// To write down what is to outlive this service, before anything else is done.
+    /// Write the locks to disk, before anything else is done.
     Save,
-    /// To tell others the tokens that this node knows of.
+    /// Publish the tokens that this node knows.
     Retell,
-    /// To write there first, where nothing stands.
+    /// Make the first write at the key of a lock, if it has no value.
     Enter(Name),
-    /// To look what stands there, and which tokens the candidates know.
+    /// Read the key of a lock, and the tokens that the candidates know.
     Look(Name),
-    /// To say there who it is.
+    /// Make the second write, which this node signs.
     Sign(Name),
-    /// To keep a lease alive.
+    /// Renew a lease.
     Resume(Name, Lease),
-    /// To end one.
+    /// Revoke a lease.
     Leave(Name, Lease),
-    /// To remove the first write of somebody else, if it is the one of this revision still.
+    /// Remove the first write of another node, if it still has this revision.
     Clear(Name, u64),
-    /// To have all candidates run, and to say then that it is done.
+    /// Make all candidates run, and then call [`Locks::fired`].
     Fire(Name),
-    /// To log this: an operator may have to act.
+    /// Log this warning: an operator may have to act.
     Say(String),
-    /// To log this.
+    /// Log this message.
     Note(String),
 }
 
-/// All of them.
+/// Locks that this node knows.
 #[derive(Debug)]
 pub struct Locks {
-    /// The time of what happens.
+    /// Time since boot, which the caller sets.
     pub now: Boottime,
-    /// A part of a second, drawn for it.
+    /// Random delay of attempts, a part of a second, which the caller draws.
     pub jitter: Span,
     me: Node,
     all: SmallMap<Name, LockState>,
-    /// Why the backend cannot be asked; nothing if it can.
+    /// Reason why the backend cannot be asked; none if it can.
     away: Option<String>,
 }
 
 impl Locks {
-    /// From now on these. One that is not among them any more is given up.
+    /// Replaces the locks for which this node is a candidate. A lock that is not among them any
+    /// more is given up.
     pub fn set(&mut self, locks: &[Lock]) -> Vec<Effect> {
         if locks.is_empty() && self.all.0.is_empty() {
             return Vec::new();
@@ -218,7 +220,7 @@ impl Locks {
         effects
     }
 
-    /// The highest tokens that this node knows of, of the locks for which it is a candidate.
+    /// Highest tokens that this node knows, of the locks for which it is a candidate.
     pub fn tokens(&self) -> BTreeMap<String, String> {
         let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
         let mut tokens = BTreeMap::new();
@@ -228,7 +230,8 @@ impl Locks {
         tokens
     }
 
-    /// The numbers of the newest resets that this node has taken, of the locks for which it is a candidate.
+    /// Numbers of the newest resets that this node has accepted, of the locks for which it is a
+    /// candidate.
     pub fn resets(&self) -> BTreeMap<String, u64> {
         let mine = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
         let mine = mine.filter(|(_, one)| one.reset > 0);
@@ -236,22 +239,22 @@ impl Locks {
             .collect()
     }
 
-    /// A lock for which this node is a candidate.
+    /// Lock for which this node is a candidate.
     pub fn lock(&self, name: &Name) -> Option<&Lock> {
         self.all.get(name)?.lock.as_ref()
     }
 
-    /// The place of this node there, if it has one.
+    /// Entry of this node at the key of a lock, if there is one.
     pub fn place(&self, name: &Name) -> Option<Place> {
         self.all.get(name)?.place
     }
 
-    /// The highest token that this node knows of.
+    /// Highest token that this node knows; 0 for none.
     pub fn token(&self, name: &Name) -> u64 {
         self.all.get(name).map_or(0, |one| one.token)
     }
 
-    /// When something is to be done.
+    /// Time of the next [`Locks::tick`]; none if nothing is due.
     pub fn wakes(&self) -> Option<Boottime> {
         let all = self.all.0.iter().map(|(_, one)| one);
         let ends = all.clone().filter(|one| one.can_end());
@@ -259,7 +262,8 @@ impl Locks {
         due.chain(ends.map(|one| one.ends())).min()
     }
 
-    /// The backend is there. What this node holds it goes on holding, if its lease lives.
+    /// Records a connection to the backend. This node keeps the locks that it holds if their leases
+    /// live.
     pub fn reached(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         (self.away, self.jitter) = (None, self.jitter + Span::from_secs(1));
@@ -285,7 +289,7 @@ impl Locks {
         effects
     }
 
-    /// The backend is not there any more.
+    /// Records that the connection to the backend is lost.
     pub fn lost(&mut self, why: &str) {
         self.away = Some(format!("the backend is not there: {why}"));
         for (_, one) in &mut self.all.0 {
@@ -293,7 +297,7 @@ impl Locks {
         }
     }
 
-    /// Keeps leases alive.
+    /// Renews leases, and reads again the locks whose state is in doubt.
     pub fn beat(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.away.is_some() {
@@ -305,7 +309,7 @@ impl Locks {
                     one.asked = Some(self.now);
                     effects.push(Effect::Resume(name.clone(), place.lease));
                 }
-                // The reason may be one of this node's own, or have passed.
+                // The reason may lie in this node, or may have passed.
                 None if one.lock.is_some()
                     && (!matches!(one.seen, Seen::Nobody | Seen::Coming | Seen::Held(_))
                         || one.sought > one.reset
@@ -320,7 +324,7 @@ impl Locks {
         effects
     }
 
-    /// Some time has passed.
+    /// Takes the actions that are due, and reports locks that may have ended.
     pub fn tick(&mut self) -> Vec<Effect> {
         let (mut effects, now) = (Vec::new(), self.now);
         for (name, one) in &mut self.all.0 {
@@ -360,8 +364,9 @@ impl Locks {
         effects
     }
 
-    /// What was to be removed does not stand there at this revision: it was signed, or it went between a list and the beginning of the
-    /// watch, which then shows no end.
+    /// Records that a first write could not be removed, because the key does not have this
+    /// revision: the write was signed, or it was removed between a list and the beginning of the
+    /// watch, which then does not report the removal.
     pub fn not_cleared(&mut self, name: &Name, revision: u64) -> Vec<Effect> {
         let due = self.now + PAUSE.times(2) + self.jitter;
         let one = self.all.get_mut(name);
@@ -373,7 +378,8 @@ impl Locks {
         vec![Effect::Look(name.clone())]
     }
 
-    /// Something stands there, or nothing, as of this revision; where it was listed, it stood there after all that was answered before.
+    /// Records what the key of a lock has, as of this revision. A list (`is_list`) was made after
+    /// all earlier answers.
     pub fn saw(
         &mut self,
         name: &Name,
@@ -389,7 +395,7 @@ impl Locks {
         let own = one.place.map_or(0, |place| place.first.max(place.revision));
         let is_old = match revision {
             Some(revision) if is_list => revision < one.at,
-            // What was there before this node came.
+            // The value is older than the write of this node.
             Some(revision) => revision < one.at.max(own),
             None => {
                 one.place.is_none()
@@ -426,7 +432,7 @@ impl Locks {
             }
             Seen::Nothing(why) if !is_known => effects.push(nobody_can(name, why)),
             Seen::Held(_) => {
-                // An earlier service may have been killed before it had them run.
+                // An earlier service may have been killed before it made the candidates run.
                 if one.is_mine(&me) && one.fired < one.token {
                     effects.push(Effect::Fire(name.clone()));
                 }
@@ -437,7 +443,7 @@ impl Locks {
         effects
     }
 
-    /// The first write is there, or the backend says that something stood there before.
+    /// Records the first write; without a place, the key had a value before.
     pub fn entered(&mut self, name: &Name, place: Option<(u64, Lease)>) -> Vec<Effect> {
         let mut effects = Vec::new();
         let (now, jitter) = (self.now, self.jitter);
@@ -458,7 +464,7 @@ impl Locks {
                 (one.stage, one.asked) = (Stage::Idle, None);
                 one.due = Some(now + COMES);
                 if one.is_free() {
-                    // Who stands there is told in a moment.
+                    // The watch reports the holder in a moment.
                     one.seen = Seen::Unknown;
                     one.due = Some(now + PAUSE.times(2) + jitter);
                 }
@@ -469,7 +475,7 @@ impl Locks {
         effects
     }
 
-    /// Its word stands there: it holds the lock.
+    /// Records the second write: this node holds the lock.
     pub fn signed(&mut self, name: &Name, revision: u64) -> Vec<Effect> {
         let mut effects = Vec::new();
         let one = self.all.get_mut(name);
@@ -478,7 +484,7 @@ impl Locks {
         {
             place.revision = revision;
             one.stage = Stage::Idle;
-            // Others have not watched this word before.
+            // Other nodes have not watched this value before.
             one.beaten = one.asked.map_or(one.beaten, |asked| asked + SURE);
             one.confirmed();
             let token = one.token;
@@ -491,7 +497,7 @@ impl Locks {
         effects
     }
 
-    /// Its lease was kept alive.
+    /// Records that the lease was renewed.
     pub fn renewed(&mut self, name: &Name) {
         let one = self.all.get_mut(name);
         if let Some(one) = one.filter(|one| one.place.is_some()) {
@@ -499,7 +505,7 @@ impl Locks {
         }
     }
 
-    /// All candidates are had to run.
+    /// Records that all candidates were made to run.
     pub fn fired(&mut self, name: &Name) -> Vec<Effect> {
         if let Some(one) = self.all.get_mut(name) {
             one.fired = one.token;
@@ -507,7 +513,7 @@ impl Locks {
         vec![Effect::Save]
     }
 
-    /// What was ordered was not done, or nobody knows.
+    /// Records that a request has failed, or may have failed.
     pub fn failed(&mut self, name: &Name) -> Vec<Effect> {
         let (mut effects, now) = (Vec::new(), self.now);
         if let Some(one) = self.all.get_mut(name) {
@@ -525,7 +531,8 @@ impl Locks {
         effects
     }
 
-    /// It could not be looked. What was ordered beside that is answered all the same.
+    /// Records that a lock could not be read. A request that is under way besides is still
+    /// answered.
     pub fn not_seen(&mut self, name: &Name) -> Vec<Effect> {
         let asked = self.all.get(name).and_then(|one| one.asked);
         let effects = self.failed(name);
@@ -535,7 +542,7 @@ impl Locks {
         effects
     }
 
-    /// The backend says that its lease, or its write, is not there any more.
+    /// Records that the lease or the entry no longer exists, according to the backend.
     pub fn gone(&mut self, name: &Name) -> Vec<Effect> {
         let mut effects = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
@@ -552,7 +559,7 @@ impl Locks {
         effects
     }
 
-    /// An operator wants it to go on.
+    /// Records that an operator moves the lock to a node, from the holder with this token.
     pub fn passed(&mut self, name: &Name, token: u64, to: Node) -> Vec<Effect> {
         let mut effects = Vec::new();
         let (me, now, jitter) = (self.me.clone(), self.now, self.jitter);
@@ -561,7 +568,7 @@ impl Locks {
         {
             one.passed = Some((token, to));
             one.heed(name, &me, &mut effects);
-            // That it was given up may have been told before.
+            // The holder may have given the lock up before.
             if one.seen == Seen::Nobody {
                 one.will_try(&me, now, jitter);
             }
@@ -570,7 +577,7 @@ impl Locks {
     }
 }
 
-/// Why nobody can, and what to do.
+/// Message that nobody can hold a lock, with the reason and the remedy.
 fn nobody_can(name: &Name, why: &str) -> Effect {
     Effect::Say(format!(
         "nobody can hold the lock '{name}': {why}; remove what stands there with 'etcdctl del'"

@@ -1,53 +1,29 @@
-//! The service of a node: it carries triggers to and from the backend, and hands those for this node to the executor. One thread;
-//! what it decides is decided in [`crate::step`].
+//! The service of a node: it exchanges triggers with the backend, and hands those for this node to
+//! the executor. The service runs in one thread; [`crate::step`] makes the decisions.
 
-/// The timer.
 mod alarm;
-/// Whether the nodes with places are alive.
 mod beats;
-/// Who asks.
 mod callers;
-/// Drives the steps.
 mod driver;
-/// What of a run is told together.
 mod event_batch;
-/// The way to the executor.
 mod executor;
-/// Failures of its work.
 mod failures;
-/// Which processes have ended.
 mod holders;
-/// The outboxes.
 mod keep;
-/// The file with the last inventory.
 mod last_inventory;
-/// The link to the backend.
 mod link;
-/// The firing socket.
 mod listener;
-/// Which locks this node holds.
 mod locks;
-/// The file with the newest versions of nodes' facts.
 mod newest;
-/// Who asks for nodes.
 mod nodes;
-/// The leases of this node's places.
 mod places;
-/// The file with how far events are told.
 mod positions;
-/// When what runs have left is told.
 mod publisher;
-/// To what this node still has to react.
 mod reactions;
-/// Requests that wait on disk.
 mod requests;
-/// When the executor is asked what became of triggers.
 mod runs;
-/// Who waits for a slot.
 mod slots;
-/// Few values by their keys.
 mod small_map;
-/// How the service does, in numbers.
 mod tally;
 
 use std::fs;
@@ -76,28 +52,29 @@ use crate::seal::Seals;
 use crate::settings::{self, Flags, Settings, Surroundings, Trust};
 use crate::step::model::{Event, State};
 
-/// Between two beats: less than half of the lease, and often enough that a connection which fell silent is noticed within half a
-/// minute, with the time that a renewal may take.
+/// Time between two beats: less than half of the lease, and so short that, with the time for a
+/// renewal, a silent connection is noticed within half a minute.
 const BEAT: Span = Span::from_secs(27);
-/// By how many milliseconds the clock has moved between two beats if it was set; what adjusts it slowly moves it by less.
+/// Difference in milliseconds between two beats from which on the clock counts as set; a slow
+/// adjustment moves it by less.
 const SET: u128 = 1000;
-/// How long whoever has asked is waited for in the end.
+/// Longest wait for open requests when the service ends, and then for their connections.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves until it is told to end.
+/// Runs the service until a signal ends it.
 ///
 /// # Errors
-/// It cannot begin: settings, certificates, state directory or socket cannot be used.
+/// The service cannot start: settings, certificates, state directory or socket cannot be used.
 pub fn serve(flags: &Flags, around: &Surroundings) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // For names to be looked up; it is gone a second later.
+        // The thread resolves host names, and ends a second later.
         .max_blocking_threads(1)
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let served = runtime.block_on(async {
         let (service, link) = Service::new(flags, around)?;
-        // The link ends when it is told to, after the service.
+        // The link ends when the service orders it to, after the service itself.
         let (served, ()) = futures_util::future::join(service.run(), link).await;
         served
     });
@@ -105,32 +82,32 @@ pub fn serve(flags: &Flags, around: &Surroundings) -> io::Result<()> {
     served
 }
 
-/// What runs until it ends.
+/// State of the running service.
 struct Service<'a> {
     flags: &'a Flags,
     around: &'a Surroundings,
     settings: Settings,
-    /// The rules by which this node reacts to events.
+    /// Rules by which this node reacts to events.
     reactions: Vec<Rule>,
-    /// Whether it is a candidate for any lock.
+    /// Whether this node is a candidate for any lock.
     has_locks: bool,
     access: Access,
-    /// What stood in the way of another access, when it was said last.
+    /// Last error of a new access, as it was logged.
     trouble: Option<String>,
     driver: Driver,
     orders: UnboundedSender<Order<Reply>>,
     listener: JoinHandle<()>,
     alarm: Alarm,
-    /// When the next beat is due.
+    /// Time of the next beat.
     beat: Boottime,
-    /// Between two beats.
+    /// Time between two beats.
     pace: Span,
-    /// By how much the clock was ahead of the time since boot at the last beat.
+    /// Number of milliseconds that the clock was ahead of the time since boot at the last beat.
     clock: i128,
     ears: Ears,
 }
 
-/// Where things are told.
+/// Channels and signals from which the service receives events.
 struct Ears {
     notes: UnboundedReceiver<Note>,
     news: UnboundedReceiver<News<Reply>>,
@@ -139,7 +116,7 @@ struct Ears {
     reload: Signal,
 }
 
-/// One thing that happened.
+/// Event from one of these channels and signals, or from the timer.
 enum Heard {
     Note(Note),
     News(News<Reply>),
@@ -149,7 +126,7 @@ enum Heard {
 }
 
 impl<'a> Service<'a> {
-    /// One that is ready, and what its link is made of.
+    /// Creates the service, and the future that runs its link.
     fn new(
         flags: &'a Flags,
         around: &'a Surroundings,
@@ -202,7 +179,7 @@ impl<'a> Service<'a> {
         Ok((service, link::keep_up(Box::new(access), to_do, teller)))
     }
 
-    /// Serves, says farewell, and ends.
+    /// Runs the service until a signal, and answers open requests before it ends.
     async fn run(mut self) -> io::Result<()> {
         if self.settings.trust == Trust::Backend {
             warn!(
@@ -213,7 +190,7 @@ impl<'a> Service<'a> {
         self.attend(false).await?;
         tell_systemd(&[NotifyState::Stopping]);
         self.listener.abort();
-        // Whoever has asked is told what is true.
+        // Clients that still wait receive their results.
         let answered = timeout(FAREWELL, self.attend(true)).await;
         let connections = self.driver.callers.dismiss();
         let _ = timeout(FAREWELL, self.ears.until_left(connections)).await;
@@ -222,7 +199,8 @@ impl<'a> Service<'a> {
         answered.unwrap_or(Ok(()))
     }
 
-    /// Deals with what happens, until it is told to end, or until nobody is owed an answer.
+    /// Handles events until a signal ends the service, or, while it ends, until no client waits for
+    /// an answer.
     async fn attend(&mut self, is_ending: bool) -> io::Result<()> {
         while !is_ending || self.driver.callers.is_owed() {
             let at = self
@@ -238,7 +216,8 @@ impl<'a> Service<'a> {
                 Heard::Note(note) => self.note(note),
                 Heard::News(news) => self.driver.told(news),
             }
-            // What has come together is sent together.
+            // Everything that has arrived is handled before anything is sent, so that it is sent
+            // together.
             while let Some(heard) = self.ears.already() {
                 match heard {
                     Heard::Note(note) => self.note(note),
@@ -256,7 +235,7 @@ impl<'a> Service<'a> {
         match note {
             Note::Came(connection) => self.driver.let_in(connection),
             Note::Asked(client, question) => {
-                // What waits on disk was sent before.
+                // Requests that wait on disk are older, and are sent first.
                 if matches!(question, Question::Fire { .. } | Question::TakeBack { .. }) {
                     self.driver.send_requests();
                 }
@@ -305,7 +284,7 @@ impl<'a> Service<'a> {
         self.driver.feed(Event::Tick);
     }
 
-    /// Judges again what is held if the clock was set since the last beat.
+    /// Judges held triggers again if the clock was set since the last beat.
     fn look_at_clock(&mut self) {
         let clock = clock_of(&clock::moment());
         let before = std::mem::replace(&mut self.clock, clock);
@@ -314,7 +293,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Connects in another way if the settings or the certificates say another one.
+    /// Reconnects if the settings or the certificates call for a different access.
     fn look_at_access(&mut self) {
         let access = Access::new(&self.settings).and_then(Access::checked);
         let trouble = access.as_ref().err().cloned();
@@ -336,7 +315,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Reads the settings and all files anew.
+    /// Reads the settings and all files again.
     fn reload(&mut self) {
         match self.settings_anew() {
             Ok(()) => {
@@ -411,7 +390,7 @@ impl Ears {
         })
     }
 
-    /// Waits until that many connections have ended.
+    /// Waits until this number of connections have ended.
     async fn until_left(&mut self, mut connections: usize) {
         while connections > 0 {
             match self.notes.recv().await {
@@ -422,14 +401,14 @@ impl Ears {
         }
     }
 
-    /// Something that has come already.
+    /// Event that has already arrived.
     fn already(&mut self) -> Option<Heard> {
         let note = self.notes.try_recv().ok().map(Heard::Note);
         note.or_else(|| self.news.try_recv().ok().map(Heard::News))
     }
 }
 
-/// Lets people in, and hears runs that ring, until it is ended.
+/// Accepts clients and receives wakeups until the task is aborted.
 async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
     let let_in = |connection| {
         let _ = tell.send(Note::Came(connection));
@@ -449,12 +428,12 @@ async fn guard(sockets: Sockets, tell: UnboundedSender<Note>) {
     futures_util::future::join(people, runs).await;
 }
 
-/// By how many milliseconds the clock is ahead of the time since boot.
+/// Number of milliseconds that the clock is ahead of the time since boot.
 fn clock_of(now: &Moment) -> i128 {
     i128::from(now.wall.millis()) - i128::from(now.uptime.nanos() / 1_000_000)
 }
 
-/// Between two beats; more often if systemd wants to hear more often that this service lives.
+/// Time between two beats: shorter if systemd's watchdog expects a sign of life more often.
 fn pace() -> Span {
     let half = sd_notify::watchdog_enabled().map(|watchdog| watchdog / 2);
     let half = half.and_then(|half| u64::try_from(half.as_nanos()).ok());

@@ -1,4 +1,4 @@
-//! The file with the newest versions of nodes' facts that this service has read.
+//! File with the newest versions of nodes' facts that this service has read.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::policy::newest::Newest;
 /// Largest size of the file in bytes, for as many nodes as are remembered.
 const LONGEST: u64 = 8 << 20;
 
-/// The file.
+/// File with the newest versions.
 pub struct File(PathBuf);
 
 impl File {
-    /// File in this directory, and what it holds. One that cannot be read holds nothing.
+    /// Opens the file in this directory, and reads it. A file that cannot be read holds nothing.
     pub fn open(directory: &Path) -> (File, Newest) {
         let path = directory.join("newest");
         let bytes =
@@ -34,10 +34,10 @@ impl File {
         (File(path), newest)
     }
 
-    /// Writes them down if they have changed. Readers see the old text or the new one.
+    /// Writes the versions if they have changed. Readers see the old text or the new one.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Any error of the disk.
     pub fn write(&self, newest: &mut Newest) -> io::Result<()> {
         let Some(text) = newest.written() else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Questions for nodes, and lists that are shown to those who asked.
+//! Requests for nodes, and lists that are shown to clients.
 
 use std::io;
 use std::vec::IntoIter;
@@ -10,43 +10,45 @@ use crate::policy::last_inventory::{LastInventory, Reading};
 use crate::step::model::Client;
 use crate::wire::name::Node;
 
-/// Questions for nodes, and the last inventory.
+/// Requests for nodes, and the last inventory.
 pub struct Nodes {
     file: File,
-    /// The last inventory while the disk refuses it or it is too large for the file.
+    /// Last inventory, while the disk refuses it or it is too large for the file.
     unwritten: Option<LastInventory>,
-    /// Those that the backend has not answered; whether the last inventory was shown instead.
+    /// Clients that the backend has not answered, and whether the last inventory was shown to them
+    /// instead.
     pub asked: SmallMap<Client, bool>,
-    /// How many readings the backend has shown.
+    /// Number of readings that the backend has shown.
     pub readings: u64,
     /// Readings up to this one do not change the last inventory any more.
     pub kept: u64,
-    /// Why the last inventory could not be written, as it was logged last.
+    /// Error of the last write of the last inventory, as it was logged.
     pub why: String,
 }
 
-/// A list that is shown in portions.
+/// List that is shown in portions.
 pub struct Shown {
-    /// To whom.
+    /// Client that receives the list.
     pub client: Client,
-    /// What has yet to be shown.
+    /// Values that are not shown yet.
     pub values: IntoIter<Value>,
-    /// Where it comes from.
+    /// Source of the list.
     pub source: Source,
 }
 
-/// Where a list comes from.
+/// Source of a list.
 pub enum Source {
     /// The backend.
     Backend,
-    /// The backend, and it has all nodes: what is valid is kept, unless a reading with a higher number was kept before.
+    /// The backend, with a reading of all nodes and its number. The valid values become the last
+    /// inventory, unless a reading with a higher number already has.
     Nodes(Reading, u64),
     /// The last inventory.
     Stored,
 }
 
 impl Nodes {
-    /// The last inventory of this file.
+    /// Creates the state, with the last inventory in this file.
     pub fn new(file: File) -> Nodes {
         Nodes {
             file,
@@ -58,32 +60,32 @@ impl Nodes {
         }
     }
 
-    /// Whether nodes were read before.
+    /// Whether the nodes were read before.
     pub fn has_last(&self) -> bool {
         self.unwritten.is_some() || self.file.exists()
     }
 
-    /// The nodes as they were read last.
+    /// Last inventory, from memory or from the file.
     pub fn last(&self) -> LastInventory {
         let unwritten = self.unwritten.clone();
         unwritten.unwrap_or_else(|| self.file.read())
     }
 
-    /// Keeps the last inventory, in memory while it cannot be written.
+    /// Stores the last inventory; in memory while it cannot be written.
     ///
     /// # Errors
-    /// As [`File::write`].
+    /// Any error of [`File::write`].
     pub fn keep(&mut self, last: &LastInventory) -> io::Result<()> {
         let written = self.file.write(last);
         self.unwritten = written.is_err().then(|| last.clone());
         written
     }
 
-    /// Removes a node from the last inventory; whether it was there. It stays if the disk refuses that, and the inventory is not too
-    /// large for it.
+    /// Removes a node from the last inventory. Returns whether it was there. The node stays if the
+    /// disk refuses the change, unless the inventory is too large for the file.
     ///
     /// # Errors
-    /// As [`File::write`].
+    /// Any error of [`File::write`].
     pub fn forget(&mut self, node: &Node) -> io::Result<bool> {
         let mut last = self.last();
         if !last.forget(node) {
@@ -96,7 +98,7 @@ impl Nodes {
                 self.unwritten = None;
             }
         }
-        // What was read before may still have it.
+        // Readings from before may still contain the node.
         self.kept = self.readings;
         Ok(true)
     }

@@ -1,4 +1,5 @@
-//! The leases under which this node's places among those that share slots, and the locks that it holds, stand in the backend.
+//! Leases of this node's entries in the backend: its entries in the queues for slots, and its
+//! entries at the keys of locks.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,38 +14,40 @@ use crate::backend::{Backend, Change, Error, Feed, Value};
 use crate::policy::slots::Lease;
 use crate::wire::name::Name;
 
-/// After what has failed, within which the moment for the next look is drawn.
+/// Longest pause before the next read of a queue after a failure; the actual pause is random.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Within which it is looked anew though nothing has failed: old etcds lose some of what they should tell.
+/// Longest time between two reads of a queue without a failure, because old etcds do not report
+/// every removal. The actual time is random.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
-/// A line in which this node stands.
+/// Queue in which this node has an entry.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// The group.
+    /// Group of the queue.
     pub group: Name,
-    /// As the keys of it begin.
+    /// Prefix of the queue's keys.
     pub prefix: String,
-    /// This node's place: who stands behind it is nothing to it.
+    /// Revision of this node's entry: later entries do not matter.
     pub revision: u64,
-    /// About how many it wants to know of.
+    /// Approximate number of entries that this node wants to see.
     pub most: usize,
-    /// Whether it was looked at before: all who see that it has become short look again, and not at once.
+    /// Whether the queue was read before. Then the next read waits a random time, so that nodes
+    /// that see the queue become short do not all read it at the same time.
     pub is_known: bool,
 }
 
-/// What is seen.
+/// Observation of a queue.
 #[derive(Debug)]
 pub enum Seen {
-    /// The first of those that stand in this group up to this node's place, and whether those are all.
+    /// Oldest entries of this group up to this node's entry, and whether they are all of them.
     Line(Name, Vec<Value>, bool),
-    /// Nothing stands there any more.
+    /// Key whose value was removed.
     Gone(String),
-    /// It cannot look at present.
+    /// Error that ends the observation for the moment.
     Lost(Error),
 }
 
-/// The lines that are looked at, which may be others, or none, from one moment to the next.
+/// Queues that are observed, which may be replaced at any time.
 #[derive(Default)]
 pub struct Looks {
     wanted: RefCell<(u64, String, Vec<Line>)>,
@@ -52,13 +55,13 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// From now on these, by this number; all their keys begin with the prefix.
+    /// Replaces the queues. Reports carry this number; all keys begin with the prefix.
     pub fn want(&self, number: u64, prefix: String, lines: Vec<Line>) {
         self.wanted.replace((number, prefix, lines));
         self.again.notify_one();
     }
 
-    /// Tells what is seen.
+    /// Observes the queues, and reports their entries and removals.
     pub async fn look<E: Backend>(&self, backend: &E, tell: impl Fn(u64, Seen)) {
         loop {
             let (number, prefix, lines) = self.wanted.borrow().clone();
@@ -76,7 +79,7 @@ impl Looks {
     }
 }
 
-/// Lists them, and tells from there what goes, for a while.
+/// Lists the queues, then reports removals until the next list is due.
 async fn look<E: Backend>(
     backend: &E,
     prefix: &str,
@@ -111,34 +114,34 @@ fn drawn(least: Duration, most: Duration) -> Duration {
     rand::rng().random_range(least..=most)
 }
 
-/// The first write of a place.
+/// First write of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entered {
-    /// Its revision.
+    /// Revision of the write.
     pub first: u64,
-    /// The lease under which it stands.
+    /// Lease under which the entry is stored.
     pub lease: Lease,
 }
 
-/// What is done with a place.
+/// Change of an entry.
 #[derive(Debug, Clone)]
 pub enum Act {
-    /// To keep its lease alive, which may be that of an earlier connection.
+    /// Keep the lease alive, which may be from an earlier connection.
     Resume(Lease),
-    /// To end it, and with it the place.
+    /// Revoke the lease, and with it the entry.
     Leave(Lease),
-    /// To remove the first write of another node, of this revision.
+    /// Remove the first write of another node, if it still has this revision.
     Clear(u64),
-    /// To remove the place of another node, which is dead.
+    /// Remove the entry of another node, which is dead.
     Evict {
-        /// The place's revision.
+        /// Revision of the entry.
         revision: u64,
-        /// The node's key for beats, and its revision there.
+        /// Key of the node's beats, and its revision.
         beat: (String, u64),
     },
 }
 
-/// The leases under which places stand, by their numbers.
+/// Leases of entries, by their numbers.
 pub struct Leases<L>(Rc<RefCell<SmallMap<Lease, Rc<L>>>>);
 
 impl<L> Clone for Leases<L> {
@@ -154,10 +157,11 @@ impl<L> Default for Leases<L> {
 }
 
 impl<L> Leases<L> {
-    /// Makes the first write of a place under a new lease.
+    /// Makes the first write of an entry under a new lease.
     ///
     /// # Errors
-    /// The backend's; a conflict means that something stands there, and that the key is not this node's own.
+    /// Any error of the backend; a conflict means that the key has a value and is not this node's
+    /// own.
     pub async fn enter<E: Backend<Lease = L>>(
         self,
         backend: &E,
@@ -179,10 +183,10 @@ impl<L> Leases<L> {
         }
     }
 
-    /// Makes the second write of a place. Its revision.
+    /// Makes the second write of an entry, and returns its revision.
     ///
     /// # Errors
-    /// As [`Leases::act`].
+    /// Any error of [`Leases::act`].
     pub async fn sign<E: Backend<Lease = L>>(
         self,
         backend: &E,
@@ -195,10 +199,10 @@ impl<L> Leases<L> {
         backend.replace(&key, &bytes, first, &lease).await
     }
 
-    /// Does something with a place.
+    /// Changes an entry.
     ///
     /// # Errors
-    /// The backend's; a conflict means that the place, or its lease, is not there any more.
+    /// Any error of the backend; a conflict means that the entry or its lease no longer exists.
     pub async fn act<E: Backend<Lease = L>>(
         self,
         backend: &E,
@@ -211,7 +215,8 @@ impl<L> Leases<L> {
                 let lease = kept.or_else(|| backend.lease(number).map(Rc::new));
                 let lease = lease.ok_or(Error::Conflict)?;
                 match backend.renew(&lease).await {
-                    // A member that has only just become the leader may not know yet of a lease; what stands under it goes with it.
+                    // A member that has just become the leader may not know the lease yet. If the
+                    // lease had ended, its key would be gone.
                     Err(Error::Conflict) if stands(backend, &key).await? => {
                         return Err(Error::Unknown("it does not know the lease yet".to_owned()));
                     }
@@ -236,13 +241,13 @@ impl<L> Leases<L> {
     }
 }
 
-/// Whether something stands there.
+/// Whether the key has a value.
 async fn stands<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
     let found = backend.list(key).await?.values;
     Ok(found.iter().any(|value| value.key == key))
 }
 
-/// The first write. At a key of this node's own, what it has left there, or somebody else has put there, goes.
+/// Makes the first write. If the key is this node's own, an existing value is removed first.
 async fn enter<E: Backend>(
     backend: &E,
     key: &str,

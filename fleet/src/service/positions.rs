@@ -1,4 +1,5 @@
-//! The file with how far the events of each run are told. The spool itself is root's.
+//! File with the position up to which the events of each run are published. The spool itself
+//! belongs to root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,10 +11,10 @@ use rustix::fs::OFlags;
 
 use crate::wire::name::Id;
 
-/// Largest size of the file in bytes: as many runs as the spool may hold.
+/// Largest size of the file in bytes, for as many runs as the spool may hold.
 const LONGEST: u64 = 1 << 20;
 
-/// How many bytes of each run's file the backend has.
+/// Number of bytes of each run's file that the backend has.
 #[derive(Debug)]
 pub struct Positions {
     path: PathBuf,
@@ -21,7 +22,8 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// Positions in the file of this directory. One that cannot be read holds none, and is named in the log.
+    /// Reads the positions from the file in this directory. A file that cannot be read holds none,
+    /// and is named in the log.
     pub fn open(directory: &Path) -> Positions {
         let path = directory.join("positions.json");
         let read = read_regular(&path, LONGEST, OFlags::NOFOLLOW.bits() as i32);
@@ -36,15 +38,15 @@ impl Positions {
         Positions { path, offsets }
     }
 
-    /// Position in the file of a run, in bytes.
+    /// Position in the file of a run, in bytes; 0 if none is known.
     pub fn of(&self, run: &Id) -> u64 {
         self.offsets.get(run).copied().unwrap_or(0)
     }
 
-    /// Puts the position of a run, in memory and on disk. A power failure may take the latest ones.
+    /// Sets the position of a run, in memory and on disk. A power failure may lose the latest ones.
     ///
     /// # Errors
-    /// Those of the disk, with the path.
+    /// Any error of the disk, with the path.
     pub fn put(&mut self, run: &Id, position: u64) -> Result<(), String> {
         self.offsets.insert(run.clone(), position);
         let text = serde_json::to_vec(&self.offsets).expect("plain values");
@@ -54,7 +56,7 @@ impl Positions {
             .map_err(|e| format!("{}: {e}", self.path.display()))
     }
 
-    /// Keeps the positions of these runs alone.
+    /// Removes the positions of all runs but these.
     pub fn keep<'r>(&mut self, runs: impl Iterator<Item = &'r Id>) {
         let runs: BTreeSet<&Id> = runs.collect();
         self.offsets.retain(|run, _| runs.contains(run));

@@ -1,4 +1,5 @@
-//! When what of the spool is told: one batch at a time, not too many bytes in an hour, and not too soon after a failure.
+//! Event publisher: it decides when the events of the spool are published. One batch is sent at a
+//! time, the bytes per hour are limited, and a failure is followed by a pause.
 
 use std::collections::BTreeSet;
 
@@ -11,65 +12,65 @@ use crate::spool::{LONGEST_READ, RunFile, Spool};
 use crate::wire::event::Begun;
 use crate::wire::name::Id;
 
-/// Between two batches: each is a signature. Runs do not ring again within half of that.
+/// Time between two batches, each of which takes a signature. Wakeups are at least half of it
+/// apart.
 const PACE: Span = Span::from_nanos(20_000_000);
-/// After a failure.
+/// Pause after a failure.
 const PAUSE: Span = Span::from_secs(10);
-/// How much a node may tell at once, in bytes, and within an hour after that.
+/// Largest number of bytes that a node may publish in one burst, and in each hour after that.
 const HOURLY: u64 = 8 << 20;
 
-/// How much was told, for `again metrics`.
+/// Numbers of events, for `again metrics`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Counts {
     /// Events and ends of runs that the backend has.
     pub sent: u64,
     /// Bytes that wait in the spool.
     pub spooled: u64,
-    /// Events that will never be told, and runs that were dropped whole, as one each.
+    /// Events that will never be published; a run that was dropped whole counts as one.
     pub dropped: u64,
 }
 
-/// A batch on its way, and the file that it is from.
+/// Batch that is being sent, and the file that it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// The file.
+    /// File of the run.
     pub file: RunFile,
-    /// Where the batch begins in it, in bytes.
+    /// Offset of the batch in the file, in bytes.
     offset: u64,
-    /// How the run began.
+    /// Beginning of the run.
     pub begun: Begun,
-    /// What is told of it.
+    /// Events of the batch.
     pub event_batch: EventBatch,
-    /// Whether the run has ended with this.
+    /// Whether the run has ended and nothing follows the batch.
     pub is_last: bool,
 }
 
-/// What was told, and when the next may be.
+/// Events that were published, and the time of the next batch.
 #[derive(Debug)]
 pub struct EventPublisher {
     spool: Spool,
-    /// How far the files are told.
     positions: Positions,
-    /// Runs whose events are all told, and requests that are done; the executor is to mark the files of these, and to remove those.
+    /// Runs whose events are all published, and requests that are done: the executor is to mark the
+    /// files of the runs and to remove the requests.
     pub told: BTreeSet<Id>,
-    /// When the executor may be asked to; nothing while it is.
+    /// Earliest time of the next request to the executor; none while one is open.
     marks_at: Option<Boottime>,
-    /// Why it could not be asked last.
+    /// Last error of such a request.
     marks_trouble: Option<String>,
-    /// How much was told.
     counts: Counts,
-    /// What is on its way.
+    /// Batch that is being sent.
     under_way: Option<Sent>,
-    /// Nothing is told before.
+    /// Earliest time of the next batch.
     not_before: Boottime,
-    /// Whether anything waits for that.
+    /// Whether events wait for that time.
     waits: bool,
     budget: Budget,
-    /// What went wrong last, to be said once.
+    /// Last error, which is reported once.
     trouble: Option<String>,
 }
 
-/// How many bytes may be told.
+/// Number of bytes that may be published, which grows with time.
 #[derive(Debug)]
 struct Budget {
     left: u64,
@@ -77,7 +78,8 @@ struct Budget {
 }
 
 impl Budget {
-    /// Takes so much; or when there will be enough.
+    /// Takes a number of bytes. If there are too few, returns the time at which there will be
+    /// enough.
     fn take(&mut self, bytes: u64, now: Boottime) -> Result<(), Boottime> {
         let nanos = Span::from_secs(3600).nanos() / HOURLY;
         let grown = now.since(self.at).nanos() / nanos;
@@ -94,7 +96,7 @@ impl Budget {
 }
 
 impl EventPublisher {
-    /// Of this spool, where so much was told before.
+    /// Creates a publisher for this spool, with the counts of earlier services.
     pub fn new(
         spool: Spool,
         positions: Positions,
@@ -119,14 +121,14 @@ impl EventPublisher {
         }
     }
 
-    /// When it is worth to look again, if nothing is heard until then.
+    /// Time of the next check unless something happens before; none if nothing waits.
     pub fn wakes(&self) -> Option<Boottime> {
         let marks = self.marks_at.filter(|_| !self.told.is_empty());
         let event_batch = (self.waits && self.under_way.is_none()).then_some(self.not_before);
         [marks, event_batch].into_iter().flatten().min()
     }
 
-    /// Runs and requests for which the executor is asked now.
+    /// Takes the runs and requests for which the executor is to be asked now.
     pub fn marks(&mut self, now: Boottime) -> Vec<Id> {
         if self.told.is_empty() || self.marks_at.is_none_or(|at| now < at) {
             return Vec::new();
@@ -135,7 +137,8 @@ impl EventPublisher {
         std::mem::take(&mut self.told).into_iter().collect()
     }
 
-    /// The executor has answered, or cannot be asked for this reason. Files that are still unmarked are found again. The reason, if it is news.
+    /// Records that the executor has answered, or why it could not be asked. Returns the reason if
+    /// it is a new one. Files that are still unmarked are found again.
     pub fn marked(&mut self, why: Option<String>, now: Boottime) -> Option<String> {
         self.marks_at = Some(now + PAUSE);
         let is_news = why != self.marks_trouble;
@@ -143,10 +146,12 @@ impl EventPublisher {
         why.filter(|_| is_news)
     }
 
-    /// What is to be told now; nothing if nothing is, or not yet. It is on its way then.
+    /// Takes the next batch; none if there is none, or not yet. The batch counts as being sent
+    /// until [`EventPublisher::done`] or [`EventPublisher::failed`].
     ///
     /// # Errors
-    /// What is wrong with the spool, told once.
+    /// The spool cannot be read, or the bytes of this hour are used up. The same error is returned
+    /// once.
     pub fn next(&mut self, now: Boottime) -> Result<Option<Sent>, String> {
         if self.under_way.is_some() {
             return Ok(None);
@@ -170,7 +175,7 @@ impl EventPublisher {
         }
     }
 
-    /// What is wrong, if that is news.
+    /// Records an error. Returns it if it is a new one.
     fn say(&mut self, why: String) -> Option<String> {
         let is_news = self.trouble.as_ref() != Some(&why);
         self.trouble = Some(why.clone());
@@ -181,7 +186,7 @@ impl EventPublisher {
         (self.not_before, self.waits) = (now + PAUSE, true);
     }
 
-    /// The oldest run that has left something to tell.
+    /// Finds the oldest run that has events to publish.
     fn look(&mut self, now: Boottime) -> Result<Option<Sent>, String> {
         let directory = self.spool.path().display().to_string();
         let named = |e: std::io::Error| format!("events cannot be read in {directory}: {e}");
@@ -192,9 +197,9 @@ impl EventPublisher {
         for (file, _) in files {
             let offset = self.positions.of(&file.run);
             let read = match self.spool.read(&file, offset) {
-                // Whoever makes room for newer ones has removed it.
+                // The file was removed to make room for newer ones.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                // The others are told all the same.
+                // Events of other runs are published all the same.
                 Err(e) => {
                     unread = Some(named(e));
                     continue;
@@ -228,17 +233,17 @@ impl EventPublisher {
         unread.map_or(Ok(None), Err)
     }
 
-    /// How many bytes of these files are not told.
+    /// Number of bytes of these files that are not published.
     fn untold(&self, files: &[(RunFile, u64)]) -> u64 {
         let untold =
             |(file, size): &(RunFile, u64)| size.saturating_sub(self.positions.of(&file.run));
         files.iter().map(untold).sum()
     }
 
-    /// The backend has what was on its way, or never will.
+    /// Records that the backend has the batch, or never will.
     ///
     /// # Errors
-    /// That is not on disk: the service after this one tells it again.
+    /// The position is not on disk: the next service publishes the batch again.
     pub fn done(&mut self, is_told: bool, now: Boottime) -> Result<(), String> {
         let Some(sent) = self.under_way.take() else {
             return Ok(());
@@ -249,7 +254,8 @@ impl EventPublisher {
         let (told, lost) = if is_told { (told, 0) } else { (0, told) };
         self.counts.sent += told;
         self.counts.dropped += dropped + lost;
-        // What is over the bound is over it from one portion to the next.
+        // While the bytes of this hour are nearly used up, the error is kept, so that it is
+        // reported once.
         if self.budget.left >= LONGEST_READ as u64 {
             self.trouble = None;
         }
@@ -263,7 +269,8 @@ impl EventPublisher {
         })
     }
 
-    /// What was on its way is tried again later. Why, if that is news.
+    /// Records that the batch could not be sent; it is sent again later. Returns the reason if it
+    /// is a new one.
     pub fn failed(&mut self, why: String, now: Boottime) -> Option<String> {
         if let Some(sent) = self.under_way.take() {
             self.budget.left += sent.event_batch.length as u64;
@@ -272,12 +279,12 @@ impl EventPublisher {
         self.say(why)
     }
 
-    /// There is a connection: what waits need not wait longer.
+    /// Records a new connection: waiting events need not wait longer.
     pub fn reached(&mut self, now: Boottime) {
         self.not_before = now;
     }
 
-    /// How much was told, and how much waits.
+    /// Counts, with the current number of bytes that wait.
     pub fn counts(&mut self) -> Counts {
         if let Ok(files) = self.spool.waiting() {
             self.counts.spooled = self.untold(&files);

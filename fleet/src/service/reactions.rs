@@ -1,4 +1,4 @@
-//! To what this node still has to react, in bounded memory.
+//! Events to which this node may still react, in bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -11,53 +11,56 @@ use crate::policy::rule::Rule;
 use crate::step::model::Place;
 use crate::wire::key::Key;
 
-/// How many bytes of batches wait here together.
+/// Largest number of bytes of all batches that wait.
 const MOST_BYTES: usize = 16 << 20;
-/// How many places are known to be settled. Of more, the executor knows it.
+/// Largest number of senders' trigger names that are known to be settled. The executor recognizes
+/// the others.
 const MOST_SETTLED: usize = 20_000;
-/// How much is said once and remembered.
+/// Largest number of messages that are remembered as logged.
 const MOST_SAID: usize = 1000;
 
-/// By what this node reacts, and to what it still has to.
+/// Rules of this node, and events that may still match them.
 #[derive(Default)]
 pub struct Reactions {
-    /// The rules.
+    /// Rules of this node.
     pub rules: Vec<Rule>,
-    /// The highest number of each place that needs no more handing over, and how long it could.
+    /// Highest trigger number, by sender and name, that need not be handed over any more, and until
+    /// when it could be.
     pub settled: BTreeMap<Place, (u64, Walltime)>,
-    /// Batches that are to be looked at again.
+    /// Batches that are checked again.
     pub open: Vec<Open>,
-    /// All batches of which something waits.
+    /// All batches of which something still waits.
     held: Vec<Weak<[u8]>>,
-    /// What was said already.
+    /// Messages that were logged.
     said: BTreeSet<String>,
 }
 
-/// A batch of which more may match a rule.
+/// Batch of which more events may match a rule.
 pub struct Open {
-    /// Where it stands.
+    /// Key of the batch.
     pub key: Key,
     /// Batch of events as its node signed it.
     pub bytes: Arc<[u8]>,
-    /// When nothing of it counts any more.
+    /// Time from which on none of the events count.
     pub until: Walltime,
-    /// When it is looked at again.
+    /// Time of the next check.
     pub due: Boottime,
 }
 
 impl Reactions {
-    /// When it is worth to look again.
+    /// Time of the next check; none if no batch waits.
     pub fn due(&self) -> Option<Boottime> {
         self.open.iter().map(|one| one.due).min()
     }
 
-    /// Another connection begins: all events are seen again.
+    /// Forgets batches and logged messages for a new connection, on which all events are seen
+    /// again.
     pub fn begin_anew(&mut self) {
         self.open.clear();
         self.said.clear();
     }
 
-    /// Says something once.
+    /// Logs a warning once.
     pub fn say(&mut self, why: String) {
         if self.said.len() >= MOST_SAID {
             self.said.clear();
@@ -68,7 +71,7 @@ impl Reactions {
         }
     }
 
-    /// Keeps a batch, if there is room.
+    /// Stores a batch, if there is room.
     pub fn hold(&mut self, bytes: Vec<u8>) -> Option<Arc<[u8]>> {
         self.held.retain(|one| one.strong_count() > 0);
         let held = self.held.iter().filter_map(Weak::upgrade);
@@ -85,7 +88,8 @@ impl Reactions {
         Some(bytes)
     }
 
-    /// A trigger needs no more handing over until then.
+    /// Records that a trigger need not be handed over any more. The record is not needed after
+    /// `until`.
     pub fn settle(&mut self, which: &TriggerKey, until: Walltime, now: Walltime) {
         if self.settled.len() >= MOST_SETTLED {
             self.settled.retain(|_, (_, until)| *until > now);

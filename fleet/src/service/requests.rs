@@ -12,18 +12,18 @@ use crate::spool;
 use crate::spool::requests::MOST;
 use crate::wire::name::Id;
 
-/// What waits, and what of it is done.
+/// Requests on disk, and which of them are done.
 #[derive(Debug)]
 pub struct Requests {
     spool: spool::requests::Requests,
-    /// Requests that were sent or dropped, as long as the executor has not removed their files.
+    /// Requests that were sent or dropped, until the executor has removed their files.
     pub done: BTreeSet<Id>,
-    /// What was wrong with the directory when it was read last.
+    /// Last warning about the directory.
     warning: String,
 }
 
 impl Requests {
-    /// Those of this directory.
+    /// Requests in this directory.
     pub fn new(spool: spool::requests::Requests) -> Requests {
         Requests {
             spool,
@@ -32,7 +32,7 @@ impl Requests {
         }
     }
 
-    /// Requests that are not done, oldest first. Logs once what is wrong with the directory.
+    /// Requests that are not done, oldest first. Problems with the directory are logged once.
     pub fn waiting(&mut self) -> Vec<Id> {
         let found = self.spool.listing();
         let path = self.spool.path().display();
@@ -62,10 +62,11 @@ impl Requests {
         ids.filter(|id| !self.done.contains(id)).collect()
     }
 
-    /// A request, for the rest of its time; nothing if the executor has removed it, or it cannot be read at the moment.
+    /// Reads a request, whose time to live is reduced by its age; none if the executor has removed
+    /// it, or it cannot be read at the moment.
     ///
     /// # Errors
-    /// Why it is to be dropped.
+    /// Reason why the request is to be dropped.
     pub fn read(&self, id: &Id, now: Walltime) -> Result<Option<Request>, String> {
         let (bytes, at) = match self.spool.read(id) {
             Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(e.to_string()),
@@ -78,7 +79,7 @@ impl Requests {
         }
         let left = request.ttl.nanos().saturating_sub(now.since(at).nanos());
         let ttl = Span::from_nanos(left);
-        // A ttl has whole milliseconds.
+        // A time to live has whole milliseconds.
         if ttl.millis() == 0 {
             return Err(format!("'{}' has expired", request.name));
         }

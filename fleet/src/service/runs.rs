@@ -1,37 +1,40 @@
-//! When the executor is asked about accepted triggers: soon after, when a process that works for them has ended, and
-//! otherwise less and less often. No clock in here.
+//! Times at which the executor is asked about accepted triggers: soon after a change, when a
+//! process that works for them has ended, and otherwise less and less often. This module reads no
+//! clock.
 
 use again_base::model::{Boottime, Span};
 
-/// How soon after something has happened; and how often if the ends of processes are not seen.
+/// Time between a change and the next request; and between requests if the ends of processes are
+/// not seen.
 const FIRST: Span = Span::from_secs(2);
-/// The longest pause.
+/// Longest pause between two requests.
 const LONGEST: Span = Span::from_secs(60);
-/// The least time between an answer and the next question, whatever ends.
+/// Shortest time between an answer and the next request.
 const LEAST: Span = Span::from_secs(1);
-/// How many triggers are asked for together.
+/// Largest number of triggers in one round of requests.
 pub const MOST: usize = 128;
 
-/// When it is asked next.
+/// Time of the next request, and the pauses between requests.
 #[derive(Debug, Default)]
 pub struct Runs {
     due: Option<Boottime>,
     pause: Span,
     is_asked: bool,
     answered: Option<Boottime>,
-    /// Whether a process works for a trigger whose end is not seen.
+    /// Whether a process whose end is not seen works for a trigger.
     pub is_unwatched: bool,
 }
 
 impl Runs {
-    /// Something was taken, or became something else: more may follow soon. What is due sooner stays so: where something is taken all the
-    /// time, the question would never come else.
+    /// Schedules a request soon after a trigger was accepted or has changed. An earlier time is
+    /// kept: otherwise constant changes would postpone the request for ever.
     pub fn soon(&mut self, now: Boottime) {
         self.pause = FIRST;
         self.be_due(now + FIRST);
     }
 
-    /// A process that works for a trigger has ended. If its end is not on record yet, the next question comes soon, too.
+    /// Schedules a request after a process that works for a trigger has ended. If its end is not on
+    /// record yet, the next request follows soon, too.
     pub fn ended(&mut self, now: Boottime) {
         self.pause = Span::ZERO;
         self.be_due(self.after_answer(now));
@@ -46,30 +49,30 @@ impl Runs {
             .map_or(at, |answered| at.max(answered + LEAST))
     }
 
-    /// When a question is due.
+    /// Time of the next request; none while one is open.
     pub fn due(&self) -> Option<Boottime> {
         self.due.filter(|_| !self.is_asked)
     }
 
-    /// Whether a question is due now.
+    /// Whether a request is due now.
     pub fn is_due(&self, now: Boottime) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// It is asked, or there is nothing to ask for.
+    /// Records that a request was sent, or that there was nothing to ask about.
     pub fn ask(&mut self, is_asked: bool) {
         self.is_asked = is_asked;
         self.due = None;
     }
 
-    /// It was answered, by something new or not.
+    /// Records an answer, and whether it had anything new.
     pub fn answered(&mut self, is_news: bool, now: Boottime) {
         self.is_asked = false;
         self.answered = Some(now);
         if is_news {
             self.soon(now);
         }
-        // What has happened since it was asked may not be in the answer.
+        // The answer may not include what has happened since the request.
         if let Some(due) = self.due {
             self.due = Some(self.after_answer(due));
             return;

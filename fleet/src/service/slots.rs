@@ -1,13 +1,9 @@
-//! The runs of this node that wait for a slot, or have one, and the node's places in the backend. What is to be done about them is said
-//! here, and done elsewhere.
+//! Runs of this node that wait for a slot or have one, and the node's entries in the queues. This
+//! module decides; the driver carries out the effects.
 
-/// Beats for places, and the beats of others that are watched.
 mod beating;
-/// What places are held for.
 mod held;
-/// What outlives a service, as it is written down.
 mod kept;
-/// What there is to say of them.
 mod shown;
 
 use again_base::model::{Boottime, Span};
@@ -24,126 +20,130 @@ use crate::step::model::Client;
 use crate::wire::beat::MOST_GROUPS;
 use crate::wire::name::{Name, Node};
 
-/// How many of those before it a node wants to know of, beside as many as there are slots.
+/// Number of entries before its own that a node wants to know, in addition to the number of slots.
 const MOST_BEFORE: usize = if cfg!(test) { 5 } else { 100 };
-/// Before what has failed is tried again: less than a run waits for a service that says nothing. It doubles so many times.
+/// Pause before a failed request is repeated: shorter than a run waits for a silent service.
 const PAUSE: Span = Span::from_secs(2);
+/// Largest number of times that the pause doubles, and that the number of entries to read doubles.
 const DOUBLED: u32 = 5;
 
-/// Where this node stands in a group.
+/// Entry of this node in the queue of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Under which lease.
+    /// Lease of the entry.
     pub lease: Lease,
-    /// The revision of its first write.
+    /// Revision of the first write.
     pub first: u64,
-    /// That of the second, which is its place; 0 before that.
+    /// Revision of the second write, which is the position in the queue; 0 before that.
     pub revision: u64,
 }
 
-/// How far it is with a place.
+/// Progress with an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing is under way.
+    /// No request is under way.
     #[default]
     Idle,
-    /// Something was ordered.
+    /// A request was sent.
     Ordered,
-    /// It stands there.
+    /// The entry is stored in the backend.
     Stands,
 }
 
-/// A group in which a run of this node waits, or runs.
+/// Group in which runs of this node wait or have a slot.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// How many slots it has, as far as this node knows.
+    /// Number of slots, as far as this node knows.
     pub limit: u32,
-    /// The runs that have not ended.
+    /// Runs that have not ended.
     pub runs: Vec<Run>,
-    /// Where it stands.
+    /// Entry of this node in the queue, if there is one.
     pub place: Option<Place>,
-    /// Whether its turn has come.
+    /// Whether the turn of this node has come.
     pub had_turn: bool,
-    /// Whether the runs that it was for have ended; those that came since have no part in it.
+    /// Whether the runs that the entry was for have ended. Runs that came since need a new entry.
     is_over: bool,
     stage: Stage,
-    /// What the backend said when it did not do what was ordered.
+    /// Error of the last request to the backend.
     trouble: Option<String>,
-    /// When it was ordered to keep its place alive, if that is not answered yet.
+    /// Time of the first write or renewal that is not answered yet.
     asked: Option<Boottime>,
-    /// When its lease ends, by the last time that the backend has kept it alive.
+    /// End of the lease, counted from the last renewal that the backend confirmed.
     ends: Boottime,
-    /// Until when this node is sure of it by its beats; nothing before one of this service was answered.
+    /// Time until which beats make this node certain of its entry; none before its first write or
+    /// first beat was confirmed to this service.
     beaten: Option<Boottime>,
-    /// Whether it was said that it has ended.
+    /// Whether the end of the slot was reported.
     has_ended: bool,
-    /// Those before it, by their own word, if they are known.
+    /// Signed entries before this one, if they are known.
     line: Option<Vec<Standing>>,
-    /// Whether those are all.
+    /// Whether `line` has all of them.
     is_all: bool,
-    /// Whether they are looked at anew.
+    /// Whether the queue is being read again.
     is_looking: bool,
-    /// How often those were too few who stand there by their own word, and twice as many were to be known.
+    /// Number of times in a row that too few of the entries were signed, and twice as many were to
+    /// be read.
     doubled: u32,
-    /// Who waits to be told, and what they were told last.
+    /// Clients and triggers that wait, and what each was last told.
     waiters: SmallMap<Waiter, Option<Waits>>,
 }
 
-/// What a run waits for.
+/// Reason why a run waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waits {
-    /// Its place is on its way.
+    /// The entry is not stored yet.
     Place,
-    /// The backend cannot say it, for this reason.
+    /// The backend cannot be asked, for this reason.
     Backend(String),
-    /// The end of others in a group with this number of slots: who is before it, in words.
+    /// Other nodes are before it in a group with this number of slots; a description of these
+    /// nodes.
     Others(u32, String),
 }
 
-/// What is to be done.
+/// Effect that the driver carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// To write down what is to outlive this service.
+    /// Write the slots to disk.
     Save,
-    /// To go to the end of the line.
+    /// Make the first write of a new entry, for the end of the queue.
     Enter(Name),
-    /// To say there who it is.
+    /// Make the second write, which this node signs.
     Sign(Name),
-    /// To keep a place of before.
+    /// Renew the lease of an existing entry.
     Resume(Name, Lease),
-    /// To give one up.
+    /// Revoke a lease, and with it the entry.
     Leave(Name, Lease),
-    /// To look at all lines in which this node stands; or at none.
+    /// Read all queues in which this node has an entry, which may be none.
     Look,
-    /// To tell somebody why they wait.
+    /// Report why a run waits.
     Tell(Waiter, Waits),
-    /// To tell somebody that their turn has come.
+    /// Report that the turn has come.
     Turn(Waiter),
-    /// To log this.
+    /// Log this warning.
     Say(String),
 }
 
-/// All groups.
+/// Groups in which this node has runs or entries.
 #[derive(Debug, Default)]
 pub struct Slots {
-    /// The time of what happens.
+    /// Time since boot, which the caller sets.
     pub now: Boottime,
     groups: SmallMap<Name, Group>,
-    /// The number of the look that counts.
+    /// Number of the current observation of the queues; reports of earlier ones are ignored.
     round: u64,
-    /// When what has failed is tried again, and how often in a row it has.
+    /// Time at which failed requests are repeated, and the number of failures in a row.
     due: Option<Boottime>,
     failures: u32,
-    /// Why the backend cannot be asked; nothing if it can.
+    /// Reason why the backend cannot be asked; none if it can.
     away: Option<String>,
 }
 
 impl Slots {
-    /// After a start; only runs that `lives` says have not ended.
+    /// Continues after a start, with only the runs that `lives` confirms.
     pub fn begin(&mut self, mut lives: impl FnMut(&Name, &Run) -> bool) {
         self.away = Some("the backend was not reached yet".to_owned());
         for (name, group) in &mut self.groups.0 {
-            // The service of before may have kept it alive until a moment ago.
+            // The previous service may have renewed the lease a moment ago.
             group.ends = self.now + Span::from_secs(LEASE);
             group.runs.retain(|run| lives(name, run));
             group.is_over |= group.runs.is_empty();
@@ -153,17 +153,18 @@ impl Slots {
             .retain(|(_, group)| !group.runs.is_empty() || group.place.is_some());
     }
 
-    /// The group of this name.
+    /// Group of this name.
     pub fn group(&self, name: &Name) -> Option<&Group> {
         self.groups.get(name)
     }
 
-    /// The number of the look that counts.
+    /// Number of the current observation of the queues.
     pub fn round(&self) -> u64 {
         self.round
     }
 
-    /// The lines in which this node stands: the group, its place, and about how many are to be known.
+    /// Queues in which this node has an entry: the group, the revision of the entry, the
+    /// approximate number of entries to read, and whether the queue was read before.
     pub fn lines(&self) -> impl Iterator<Item = (&Name, u64, usize, bool)> {
         let standing = self.groups.0.iter();
         let standing = standing.filter(|(_, group)| group.stage == Stage::Stands);
@@ -173,7 +174,7 @@ impl Slots {
         })
     }
 
-    /// A run wants a slot; whoever asks is told when its turn has come.
+    /// Requests a slot for a run. The waiter is told when the turn has come.
     ///
     /// # Errors
     /// There are too many groups.
@@ -207,14 +208,14 @@ impl Slots {
         Ok(effects)
     }
 
-    /// Somebody does not want to be told any more.
+    /// Removes a client from the waiters of all groups.
     pub fn leave(&mut self, client: Client) {
         for (_, group) in &mut self.groups.0 {
             group.waiters.remove(&Waiter::Client(client));
         }
     }
 
-    /// The triggers that have places or wait for them, and in which groups.
+    /// Triggers that have slots or wait for them, with their groups.
     pub fn triggers(&self) -> impl Iterator<Item = (&Name, &TriggerKey)> {
         self.groups.0.iter().flat_map(|(name, group)| {
             let all = group.runs.iter().filter_map(|run| run.who.trigger());
@@ -222,14 +223,14 @@ impl Slots {
         })
     }
 
-    /// A run has ended.
+    /// Records that a run has ended.
     pub fn ended(&mut self, name: &Name, who: &Holder) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Some(group) = self.groups.get_mut(name) {
             group.runs.retain(|run| run.who != *who);
             if group.runs.is_empty() {
                 group.is_over = true;
-                // They were a part of it.
+                // The waiters belonged to these runs.
                 let all = std::mem::take(&mut group.waiters);
                 effects.extend(all.0.into_iter().map(|(waiter, _)| Effect::Turn(waiter)));
             }
@@ -241,7 +242,8 @@ impl Slots {
         effects
     }
 
-    /// Nobody needs the place any more. Where the backend is away, that is done later.
+    /// Gives up the entry, which nobody needs any more. While the backend cannot be asked, this is
+    /// left for later.
     fn give_up(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         let Some(group) = self.groups.get_mut(name) else {
             return;
@@ -261,28 +263,28 @@ impl Slots {
     }
 
     fn look_anew(&mut self, effects: &mut Vec<Effect>) {
-        // What is known of a line counts until then: nobody comes before this node.
+        // The queue counts as it is known until then: no new entry comes before this node's.
         self.round += 1;
         effects.push(Effect::Look);
     }
 
-    /// The backend is there: what was there before is taken up, and what was left undone is done.
+    /// Records a connection to the backend: renews the entries, and repeats what was left undone.
     pub fn reached(&mut self) -> Vec<Effect> {
         self.away = None;
         let mut effects = Vec::new();
-        // What was under way has failed with the connection.
+        // Requests that were under way have failed with the connection.
         self.retry(Stage::Idle, &mut effects);
         effects
     }
 
-    /// When something is to be done.
+    /// Time of the next [`Slots::tick`]; none if nothing is due.
     pub fn wakes(&self) -> Option<Boottime> {
         let with_end = self.groups.0.iter().filter(|(_, group)| group.can_end());
         let ends = with_end.map(|(_, group)| group.ends());
         self.due.into_iter().chain(ends).min()
     }
 
-    /// Some time has passed: what has failed is begun again, and what has ended is said.
+    /// Repeats failed requests that are due, and reports slots that have ended.
     pub fn tick(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (name, group) in &mut self.groups.0 {
@@ -298,11 +300,11 @@ impl Slots {
         effects
     }
 
-    /// Keeps the places alive.
+    /// Renews the entries, and reads the queues again if the turn of this node is near.
     pub fn beat(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.retry(Stage::Stands, &mut effects);
-        // Old etcds lose some of what they should tell.
+        // Old etcds do not report every removal.
         if self.groups.0.iter().any(|(_, group)| group.is_near()) {
             self.look_anew(&mut effects);
         }
@@ -339,7 +341,7 @@ impl Slots {
         }
     }
 
-    /// The backend is not there any more.
+    /// Records that the connection to the backend is lost.
     pub fn lost(&mut self, why: &str) -> Vec<Effect> {
         let mut effects = Vec::new();
         let away = format!("the backend is not there: {why}");
@@ -358,7 +360,7 @@ impl Slots {
         effects
     }
 
-    /// The first write is there.
+    /// Records the first write of an entry.
     pub fn entered(&mut self, name: &Name, first: u64, lease: Lease) -> Vec<Effect> {
         let Some(group) = self.groups.get_mut(name) else {
             return vec![Effect::Leave(name.clone(), lease)];
@@ -369,7 +371,7 @@ impl Slots {
             first,
             revision,
         });
-        // Others have not watched this place before.
+        // Other nodes have not watched this entry before.
         group.beaten = group.asked.map(|asked| asked + SURE);
         group.confirmed();
         let mut effects = vec![Effect::Save];
@@ -381,7 +383,7 @@ impl Slots {
         effects
     }
 
-    /// The place is there, as of this revision; or it is still there.
+    /// Records the second write of an entry with its revision, or a renewal of the entry.
     pub fn stands(&mut self, name: &Name, revision: Option<u64>) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
@@ -393,7 +395,7 @@ impl Slots {
                 effects.push(Effect::Save);
             }
             _ if group.asked.is_some() => group.confirmed(),
-            // It is given up by now.
+            // The entry was given up meanwhile.
             _ => return effects,
         }
         let stood = group.stage == Stage::Stands;
@@ -409,12 +411,12 @@ impl Slots {
         effects
     }
 
-    /// What was ordered was not done, and is tried again later.
+    /// Records that a request has failed. The request is repeated later.
     pub fn failed(&mut self, name: &Name, why: String) -> Vec<Effect> {
         if let Some(group) = self.groups.get_mut(name) {
             (group.stage, group.trouble, group.asked) = (Stage::Idle, Some(why), None);
         }
-        // A place does not outlive its lease.
+        // An entry does not outlive its lease.
         let has_place = self.groups.0.iter().any(|(_, group)| group.place.is_some());
         let most = if has_place { DOUBLED / 2 } else { DOUBLED };
         let pause = PAUSE.nanos() << self.failures.min(most);
@@ -424,7 +426,7 @@ impl Slots {
         self.look()
     }
 
-    /// A place was given up.
+    /// Records that an entry was given up.
     pub fn left(&mut self, name: &Name, lease: Lease) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
@@ -434,14 +436,15 @@ impl Slots {
             return effects;
         }
         (group.place, group.stage) = (None, Stage::Idle);
-        // Somebody may have come meanwhile.
+        // A run may have come meanwhile.
         self.go_on(name, &mut effects);
         effects.push(Effect::Save);
         effects
     }
 
-    /// The place is not there any more. A run that has begun goes on without; one that waits goes to the end of the line.
-    /// Where that is seen and not told, it does so a little later, for it may be seen again.
+    /// Records that the entry no longer exists. A run that has begun continues without a slot; a
+    /// run that waits goes to the end of the queue. If the loss was observed (`is_seen`) rather
+    /// than answered, the new entry is made a little later, because the loss may be observed again.
     pub fn gone(&mut self, name: &Name, is_seen: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(group) = self.groups.get_mut(name) else {
@@ -453,7 +456,7 @@ impl Slots {
         let had_turn = std::mem::take(&mut group.had_turn);
         let is_said = std::mem::take(&mut group.has_ended);
         if had_turn && is_said {
-            // It was said that it has ended.
+            // The end of the slot was reported before.
         } else if had_turn {
             effects.push(Effect::Say(format!(
                 "the slot in group '{name}' is gone: released, its lease ended, or other nodes saw no beat for 90 s: the run here goes on, and one more may run meanwhile"
@@ -477,7 +480,8 @@ impl Slots {
         effects
     }
 
-    /// Those before this node in a line, by their own word, whether they are all, and whether it stands behind them.
+    /// Records the signed entries before this node's in a queue, whether they are all, and whether
+    /// the entry of this node was found behind them.
     pub fn saw(
         &mut self,
         name: &Name,
@@ -500,7 +504,7 @@ impl Slots {
         self.look()
     }
 
-    /// Nobody stands there any more; or this node does not.
+    /// Records that the entry of a node was removed from a queue. The node may be this one.
     pub fn saw_go(&mut self, name: &Name, node: &Node, me: &Node) -> Vec<Effect> {
         if let Some(group) = self.standing(name) {
             if node == me {
@@ -518,7 +522,7 @@ impl Slots {
         group.filter(|group| group.stage == Stage::Stands)
     }
 
-    /// Sees whose turn has come, and tells whoever waits.
+    /// Checks whose turn has come, and informs the waiters.
     pub fn look(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.settle(&mut effects);
@@ -529,7 +533,7 @@ impl Slots {
         let mut is_enough = true;
         for (_, group) in &mut self.groups.0 {
             let mut waits = Waits::Place;
-            // A place that this node only remembers may be somebody else's by now.
+            // If this node only remembers the entry, it may have been removed by now.
             let is_sure = group.is_sure(self.now);
             if let Some(why) = self.away.as_ref().or(group.trouble.as_ref()) {
                 waits = Waits::Backend(why.clone());
@@ -577,7 +581,7 @@ impl Group {
         effects.push(Effect::Enter(name.clone()));
     }
 
-    /// The backend has done what was asked for: the lease lives from then on.
+    /// Records that the backend has confirmed a request: the lease lives from when it was sent.
     fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.ends = asked + Span::from_secs(LEASE);
@@ -585,14 +589,14 @@ impl Group {
         }
     }
 
-    /// Whether its turn comes when a few more have ended.
+    /// Whether the turn comes when a few more nodes have finished.
     fn is_near(&self) -> bool {
         let line = self.line.as_ref();
         let line = line.filter(|_| !self.had_turn && !self.is_looking);
         line.is_some_and(|line| line.len() < 2 * self.limit as usize)
     }
 
-    /// Whether a run has its slot by a lease of which it was not said that it has ended.
+    /// Whether a run has a slot whose end was not reported.
     fn can_end(&self) -> bool {
         self.had_turn && !self.has_ended && !self.runs.is_empty()
     }

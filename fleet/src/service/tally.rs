@@ -1,4 +1,4 @@
-//! How the service does, in numbers, written down for `again metrics`.
+//! Numbers about the service, written for `again metrics`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use rustix::fs::OFlags;
 
 use super::publisher::Counts;
 
-/// What the numbers are of. Times are milliseconds of the wall clock after 1970, and 0 where there is none.
+/// Names of the numbers. Times are milliseconds of the wall clock after 1970, 0 for none.
 const KEYS: [&str; 13] = [
     "sent", "spooled", "dropped", "down", "triggers", "results", "oldest", "running", "waiting",
     "since", "rejected", "troubles", "ended",
 ];
-/// As many numbers.
+/// Values of the numbers, in the order of `KEYS`.
 pub type Numbers = [u64; KEYS.len()];
-/// Between two looks, but for beats.
+/// Shortest time between two checks of the numbers, apart from beats.
 const PAUSE: Span = Span::from_secs(5);
 
-/// Where they are written. Its time tells that the service lives.
+/// File with the numbers. The time in it shows that the service is alive.
 pub struct Tally {
     path: PathBuf,
     written: Numbers,
@@ -27,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// In this directory, with what services before this one have told.
+    /// Opens the file in this directory. Returns the counts of earlier services too.
     pub fn open(directory: &Path) -> (Tally, Counts) {
         let path = directory.join("counts.json");
         let text = again_base::sys::file::read_regular(&path, 4096, OFlags::NOFOLLOW.bits() as i32);
@@ -42,7 +42,7 @@ impl Tally {
         (tally, counts.unwrap_or_default())
     }
 
-    /// Whether the numbers are looked at now: at a beat, or some seconds after the last look.
+    /// Whether the numbers are due: at a beat, or some seconds after the last check.
     pub fn is_due(&mut self, is_beat: bool, now: Boottime) -> bool {
         let is_due = is_beat || self.next <= now;
         if is_due {
@@ -51,10 +51,11 @@ impl Tally {
         is_due
     }
 
-    /// Writes them down at a beat, and where they have changed. Readers see the old text or the new one.
+    /// Writes the numbers at a beat, or if they have changed. Returns whether they were written.
+    /// Readers see the old text or the new one.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Any error of the disk.
     pub fn write(&mut self, numbers: Numbers, is_beat: bool, at: Walltime) -> io::Result<bool> {
         if !is_beat && numbers == self.written {
             return Ok(false);

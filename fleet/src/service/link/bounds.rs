@@ -1,4 +1,4 @@
-//! How much a service reads of the triggers that others write for its node.
+//! Limits on what a service reads of the triggers that others write for its node.
 
 use std::rc::Rc;
 
@@ -7,15 +7,17 @@ use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 use crate::wire::quota::Amount;
 
-/// How much is read of the triggers of one sender. The rest stays in the backend until there is room.
+/// Limit on what is read of the triggers of one sender. The rest stays in the backend until there
+/// is room.
 pub const OF_A_SENDER: Amount = Amount {
     bytes: 2 << 20,
     values: 256,
 };
-/// How many bytes are read of the triggers of all senders together.
+/// Largest number of bytes that are read of the triggers of all senders together.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What may be told below a prefix, if that is bounded. Whatever nobody would judge or remove is not read.
+/// Limits on what is reported below a prefix, if there are any. Values that nobody would judge or
+/// remove are not read.
 pub(super) fn bounds(prefix: &Prefix<'_>, namespace: &Namespace) -> Option<Bounds> {
     let Prefix::To(_) = prefix else {
         return None;

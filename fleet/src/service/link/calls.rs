@@ -11,24 +11,24 @@ use crate::backend::{Backend, Error, Limit, List, Value};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
 
-/// Makes of an answer what the link passes on.
+/// Conversion of an answer to what the link passes on.
 pub type Then<R, T> = Box<dyn FnOnce(Result<T, Error>) -> R>;
-/// What came of a list.
+/// Result of a list.
 pub type Listed = Result<List, Error>;
 
-/// How much is read of what became of triggers, at most: no entry is shorter than 800 bytes.
+/// Limit on what is read of stories: no entry is shorter than 800 bytes.
 const STORIES: Limit = Limit {
     bytes: 16_000_000,
     values: 20_000,
 };
-/// Least share of one node, in bytes: no entry is longer.
+/// Smallest share of one node, in bytes: no entry is longer.
 const ENTRY: usize = 8_000;
-/// How often those of which not everything was read are read again with a larger share.
+/// Number of rounds in which lists that were cut are read with a larger share.
 const ROUNDS: usize = 4;
-/// How many nodes' entries are read at the same time.
+/// Number of nodes whose entries are read at the same time.
 const TOGETHER: usize = 16;
 
-/// What stands below all of these, and revision and store of the first.
+/// Lists all values below these prefixes, with revision and store of the first list.
 pub(super) async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result<List, Error> {
     // One type for every backend.
     type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
@@ -41,8 +41,9 @@ pub(super) async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result
     Ok(all)
 }
 
-/// The newest of what became of triggers, of all origins or of this one. If that is more than is read, each node has the same share
-/// of it, and what some leave is for the others: what one node writes hides nothing of the others.
+/// Lists the latest stories of triggers, of all origins or of this one. If they exceed the limit,
+/// each node has the same share of it, and the unused part of a share is for the others: no node
+/// hides the stories of the others.
 pub(super) async fn stories<E: Backend>(
     backend: &E,
     namespace: &Namespace,
@@ -87,11 +88,12 @@ async fn stories_within<E: Backend>(
     Ok(shared)
 }
 
-/// Parts of a limit for several prefixes, which are read in rounds: those that are cut have more in the next round.
+/// Shares of a limit for several prefixes, which are read in rounds: a list that was cut has a
+/// larger share in the next round.
 struct Shares {
-    /// What is left of the limit.
+    /// Unused part of the limit.
     left: Limit,
-    /// What was read, by prefix.
+    /// Lists that were read, by prefix.
     lists: BTreeMap<String, List>,
 }
 
@@ -105,7 +107,8 @@ impl Shares {
         Shares { left: limit, lists }
     }
 
-    /// What is read next, and how much of each; nothing if all was read, or no entry fits any more.
+    /// Prefixes that are read next, each with its limit; none if everything was read or no entry
+    /// fits any more.
     fn next(&self) -> Vec<(String, Limit)> {
         let left = self.left;
         let cut = self.lists.iter().filter(|(_, list)| list.is_cut);
@@ -120,7 +123,7 @@ impl Shares {
         cut.map(|(own, list)| (own.clone(), share(list))).collect()
     }
 
-    /// Takes a list in place of what was read of it before, if all together is not too much then.
+    /// Replaces the list of a prefix, unless all lists together would exceed the limit.
     fn take(&mut self, own: String, list: List) {
         let Some(before) = self.lists.get_mut(&own) else {
             return;
@@ -150,13 +153,13 @@ fn size(list: &List) -> usize {
     list.values.iter().map(Value::size).sum()
 }
 
-/// What stands at a key.
+/// Reads the value of a key.
 pub(super) async fn found<E: Backend>(backend: &E, key: &str) -> Result<Option<Value>, Error> {
     let found = backend.list(key).await?.values;
     Ok(found.into_iter().find(|value| value.key == key))
 }
 
-/// Removes what stands at a key. Whether something did.
+/// Removes the value of a key. Returns whether there was one.
 pub(super) async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
     let found = found(backend, key).await?;
     if let Some(value) = &found {
@@ -165,7 +168,7 @@ pub(super) async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, 
     Ok(found.is_some())
 }
 
-/// Puts a value. Its revision.
+/// Writes a value, and returns its revision.
 pub(super) async fn put<E: Backend>(
     backend: &E,
     key: &str,
@@ -179,7 +182,7 @@ pub(super) async fn put<E: Backend>(
     backend.put(key, bytes, ttl).await
 }
 
-/// Writes an operator's reset of a lock, unless something stands at the lock's key.
+/// Writes an operator's reset of a lock, unless the lock's key has a value.
 pub(super) async fn reset<E: Backend>(
     backend: &E,
     [key, lock]: &[String; 2],

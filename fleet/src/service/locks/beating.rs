@@ -1,4 +1,5 @@
-//! Beats for the locks that this node holds or takes, and the holders whose beats it watches as a candidate.
+//! Beats for the locks that this node holds or takes, and the holders whose beats it watches as a
+//! candidate.
 
 use again_base::model::Boottime;
 
@@ -9,7 +10,7 @@ use crate::wire::inventory::MOST_LOCKS;
 use crate::wire::key::Key;
 
 impl Locks {
-    /// The locks that this node holds or takes, for its next beat.
+    /// Locks that this node holds or takes, for its next beat.
     pub fn covered(&self) -> Vec<Covered> {
         let all = self.all.0.iter().filter_map(|(name, one)| {
             let (name, first) = (name.clone(), one.place?.first);
@@ -18,7 +19,8 @@ impl Locks {
         all.take(MOST_LOCKS).collect()
     }
 
-    /// A beat was answered that had covered these locks and was sent then; which of them stood there after that.
+    /// Records the answer to a beat that was sent at this time and covered these locks; `stands`
+    /// says which of them this node still had after that.
     pub fn beaten(
         &mut self,
         covered: &[Covered],
@@ -41,7 +43,7 @@ impl Locks {
         effects
     }
 
-    /// The words of other holders that this node watches as a candidate.
+    /// Values of other holders that this node watches as a candidate.
     pub fn watched(&self) -> Vec<Watched> {
         let all = self.all.0.iter().filter(|(_, one)| one.lock.is_some());
         let watched = all.filter_map(|(name, one)| match &one.seen {
@@ -58,7 +60,7 @@ impl Locks {
 }
 
 impl LockState {
-    /// When this node is not sure of it any more, unless lease and beat are renewed before.
+    /// Time until which this node is certain of the lock, unless lease and beat are renewed before.
     pub(super) fn ends(&self) -> Boottime {
         self.ends.min(self.beaten)
     }

@@ -1,4 +1,4 @@
-//! What outlives a service: the highest tokens, and what this node holds.
+//! Text of what outlives a service: the highest tokens, and the locks that this node holds.
 
 use again_base::model::{Boottime, Span};
 
@@ -7,13 +7,14 @@ use crate::service::small_map::SmallMap;
 use crate::wire::lock::MOST_TOKEN;
 use crate::wire::name::{Name, Node};
 
-/// Begins the line with the number of a lock's newest reset.
+/// Beginning of the line with the number of a lock's newest reset.
 const RESET: &str = "reset ";
 
 impl Locks {
-    /// Those of this node, with what an earlier service has written down: for each lock the highest token, the one with which all
-    /// candidates were had to run, and its place; and the number of its newest reset, in a line of its own, which earlier versions ignore.
-    /// What cannot be read is ignored.
+    /// Reads the locks of this node from the text of an earlier service: for each lock the highest
+    /// token, the token with which all candidates were made to run, and the entry. The number of
+    /// the newest reset is on a line of its own, which earlier versions ignore. Lines that cannot
+    /// be read are ignored.
     pub fn read(me: Node, text: &str) -> Locks {
         let mut all = SmallMap::<Name, LockState>::default();
         for line in text.lines() {
@@ -58,7 +59,7 @@ impl Locks {
         }
     }
 
-    /// What outlives a service, in lines.
+    /// Text of the locks, for [`Locks::read`].
     pub fn written(&self) -> String {
         let mut text = String::new();
         for (name, one) in &self.all.0 {
@@ -76,15 +77,17 @@ impl Locks {
         text
     }
 
-    /// Forgets how to undo resets: they are on disk.
+    /// Records that the locks are on disk, so that resets are not undone any more. Returns the log
+    /// messages about these resets.
     pub fn kept(&mut self) -> Vec<Effect> {
         let all = self.all.0.iter_mut();
         let undone = all.filter_map(|(_, one)| one.undone.take());
         undone.map(|undone| Effect::Note(undone.note)).collect()
     }
 
-    /// The locks could not be written: no lock may be taken, and resets that are not on disk are undone. This node would not know after a
-    /// restart that it has published them, and refuse the next ones. They are taken when they are listed again.
+    /// Records that the locks could not be written: no lock may be taken, and resets that are not
+    /// on disk are undone. Otherwise this node would not know after a restart that it has published
+    /// them, and would reject the next ones. The resets are accepted when they are listed again.
     pub fn not_kept(&mut self) -> Vec<Effect> {
         for (_, one) in &mut self.all.0 {
             if let Some(undone) = one.undone.take() {

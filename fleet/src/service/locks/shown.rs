@@ -1,4 +1,4 @@
-//! Who holds the locks, as this node tells it.
+//! Holders of the locks, as this node reports them.
 
 use super::USED_UP;
 use super::{LockState, Locks, Seen};
@@ -6,7 +6,8 @@ use crate::wire::lock::Lock as Word;
 use crate::wire::name::Name;
 
 impl Locks {
-    /// Who holds each lock for which this node is a candidate; or why that is not certain, and a word without a token.
+    /// Holder of each lock for which this node is a candidate; or a value without a token, and the
+    /// reason why the holder is not certain.
     pub fn held(&self) -> Vec<(Word, String)> {
         let held = |(_, one): &(Name, LockState)| {
             let lock = one.lock.as_ref()?;

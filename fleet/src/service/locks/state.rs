@@ -1,4 +1,4 @@
-//! What becomes of one lock.
+//! State of one lock, and its changes.
 
 use again_base::model::{Boottime, Span};
 
@@ -7,7 +7,7 @@ use crate::backend::LEASE;
 use crate::wire::name::{Name, Node};
 
 impl LockState {
-    /// Whether this node holds it, as far as it knows.
+    /// Whether this node holds the lock, as far as it knows.
     pub(super) fn is_mine(&self, me: &Node) -> bool {
         let first = self
             .place
@@ -16,12 +16,12 @@ impl LockState {
         matches!(&self.seen, Seen::Held(word) if word.node == *me && Some(word.first) == first)
     }
 
-    /// Whether it is worth to try.
+    /// Whether an attempt to take the lock is worthwhile.
     pub(super) fn is_free(&self) -> bool {
         matches!(self.seen, Seen::Unknown | Seen::Nobody)
     }
 
-    /// Says when it tries to take what nobody holds.
+    /// Sets the time of the attempt to take the lock, which nobody holds.
     pub(super) fn will_try(&mut self, me: &Node, now: Boottime, jitter: Span) {
         let Some(lock) = &self.lock else { return };
         if self.place.is_some() || self.stage != Stage::Idle {
@@ -37,14 +37,14 @@ impl LockState {
         self.due = Some(due.max(self.rests));
     }
 
-    /// Whether it holds it by a lease of which it was not said that it has ended.
+    /// Whether this node holds the lock, and it was not reported that the lock may have ended.
     pub(super) fn can_end(&self) -> bool {
         !self.has_ended
             && self.place.is_some_and(|place| place.revision > 0)
             && self.ends() > Boottime::default()
     }
 
-    /// The backend has done what was asked for: the lease lives from then on.
+    /// Records that the backend has confirmed a request: the lease lives from when it was sent.
     pub(super) fn confirmed(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.ends = asked + Span::from_secs(LEASE);
@@ -52,7 +52,7 @@ impl LockState {
         }
     }
 
-    /// Gives up what this node has there.
+    /// Gives up the entry of this node.
     pub(super) fn leave(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         (self.stage, self.asked) = (Stage::Idle, None);
         (self.ends, self.beaten) = Default::default();
@@ -61,19 +61,20 @@ impl LockState {
         }
     }
 
-    /// The same where it is gone already.
+    /// Gives up the entry, which is gone already, and reports a lock that is lost.
     pub(super) fn lose(&mut self, name: &Name, effects: &mut Vec<Effect>) {
         if self.place.is_some_and(|place| place.revision > 0) {
             effects.push(Effect::Say(format!(
                 "this node does not hold the lock '{name}' any more: its lease has ended, other nodes saw no beat for 90 s, or whoever may write to the backend has removed it"
             )));
-            // It took no reset as long as it believed that it holds it.
+            // While this node believed that it held the lock, it accepted no reset.
             effects.push(Effect::Look(name.clone()));
         }
         self.leave(name, effects);
     }
 
-    /// Does what an operator wants, if that is about the one that holds it now.
+    /// Gives the lock up if an operator moves it to another node from the token that this node
+    /// holds.
     pub(super) fn heed(&mut self, name: &Name, me: &Node, effects: &mut Vec<Effect>) {
         if let Some((token, to)) = &self.passed
             && let Seen::Held(word) = &self.seen

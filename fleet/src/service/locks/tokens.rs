@@ -1,7 +1,8 @@
-//! Which tokens of other candidates count, and an operator's reset of them.
+//! Tokens of other candidates that count, and an operator's reset of them.
 //!
-//! A token is believed up to a bound above the highest that this node knows: by itself, or because two other candidates publish it
-//! (`policy::lock`). So one candidate that publishes a huge one keeps nobody from the lock.
+//! A token is believed up to a bound above the highest that this node knows: by itself, or because
+//! two other candidates publish it (`policy::lock`). So a single candidate that publishes a huge
+//! token keeps nobody from the lock.
 
 use std::cmp::Reverse;
 
@@ -14,16 +15,17 @@ use crate::policy::lock::{AHEAD, Known, is_near, vouched};
 use crate::wire::lock::{Lock as Word, MOST_CANDIDATES, MOST_TOKEN, Published, Reset};
 use crate::wire::name::{Name, Node};
 
-/// How often holders that are not believed have this node look at once; it looks at each of its beats all the same.
+/// Shortest time between two immediate reads because of a holder that is not believed. The lock is
+/// read at each beat all the same.
 const DOUBTS: Span = Span::from_secs(10);
 
 impl LockState {
-    /// The highest token that this node knows, by itself or by two others.
+    /// Highest token that this node knows, by itself or from two others.
     fn highest(&self) -> u64 {
         self.token.max(self.vouched)
     }
 
-    /// Why a holder is not believed, if its token is too high.
+    /// Reason why a holder is not believed, if its token is too high.
     pub(super) fn doubt(&self, word: &Word) -> Option<String> {
         let is_far = !is_near(word.token, self.highest());
         is_far.then(|| {
@@ -32,8 +34,9 @@ impl LockState {
         })
     }
 
-    /// What stands there, if its holder is to be believed; else a doubt, or nothing until it was looked: the other candidates may know
-    /// better. A holder that comes and goes does not have this node look each time.
+    /// Returns the observation if its holder is believed; otherwise a doubt, or [`Seen::Unknown`]
+    /// until the lock was read: the other candidates may know a higher token. A holder that comes
+    /// and goes does not cause a read each time.
     pub(super) fn believed(
         &mut self,
         name: &Name,
@@ -60,7 +63,8 @@ impl LockState {
         Seen::Doubted(why)
     }
 
-    /// Whether this is the first time that a candidate is named, as a holder or not.
+    /// Records that a candidate is logged, as a holder or not. Returns whether that is the first
+    /// time.
     fn is_first(&mut self, node: &Node, holds: bool) -> bool {
         let named = (node.clone(), holds);
         let is_first = !self.named.contains(&named);
@@ -77,7 +81,7 @@ impl LockState {
         if known.reset < self.reset {
             return format!("{what}; it has not taken the last reset: see its log");
         }
-        // No third one says which of both is wrong.
+        // There is no third candidate to show which one is wrong.
         match &self.lock {
             Some(lock) if lock.candidates.len() == 2 => {
                 format!("{what}; if this node has lost its state directory, reset the lock")
@@ -91,7 +95,7 @@ impl LockState {
         format!("more than {AHEAD} above {known}, the highest that this node knows")
     }
 
-    /// Learns the token of a holder; whether that is news.
+    /// Adopts the token of a holder. Returns whether it is new.
     pub(super) fn learn(&mut self, seen: &Seen) -> bool {
         match seen {
             Seen::Held(word) if word.token > self.token => {
@@ -102,12 +106,13 @@ impl LockState {
         }
     }
 
-    /// Whether no higher token can be had.
+    /// Whether no higher token is possible.
     pub(super) fn is_used_up(&self) -> bool {
         self.token >= MOST_TOKEN
     }
 
-    /// The token that a candidate publishes, 0 if that is from before the reset; nothing if it publishes nothing.
+    /// Token that a candidate publishes, 0 if it is from before the reset; none if the candidate
+    /// publishes nothing.
     fn known_of(&self, tokens: &[(Node, Known)], node: &Node) -> Option<Known> {
         let (_, known) = tokens.iter().find(|(one, _)| one == node)?;
         let was = published(&self.before, node);
@@ -115,11 +120,11 @@ impl LockState {
         Some(if is_before { Known::default() } else { *known })
     }
 
-    /// Takes a reset.
+    /// Accepts a reset.
     fn take(&mut self, reset: &Reset, revision: u64, now: Boottime, effects: &mut Vec<Effect>) {
         let (name, node, next) = (&reset.lock, &reset.node, reset.token + 1);
         if matches!(self.stage, Stage::Publishing(_) | Stage::Signing) {
-            // With a token from before.
+            // The token is from before the reset.
             self.leave(name, effects);
         }
         let undone = Undone {
@@ -137,14 +142,16 @@ impl LockState {
         (self.passed, self.rests) = (None, now);
         (self.ignored, self.named, self.refused) = Default::default();
         if matches!(self.seen, Seen::Held(_) | Seen::Doubted(_)) {
-            // It may be from before, or have another token than this node knows now.
+            // The value may be from before the reset, or have another token than this node knows
+            // now.
             self.seen = Seen::Unknown;
             effects.push(Effect::Look(name.clone()));
         }
         effects.extend([Effect::Save, Effect::Retell]);
     }
 
-    /// Takes no reset, and says once why. Of a node that is no operator all are the same, and make room for an operator's.
+    /// Rejects a reset, and logs the reason once. All resets of a node that is not an operator
+    /// count as one, and make room for those of operators.
     fn refuse(&mut self, reset: &Reset, why: &str, is_operator: bool, effects: &mut Vec<Effect>) {
         let (lock, node) = (&reset.lock, &reset.node);
         let number = if is_operator { reset.number } else { 0 };
@@ -166,14 +173,14 @@ impl LockState {
 }
 
 impl Locks {
-    /// Why a holder is not believed, if its token is too high for this node.
+    /// Reason why a holder is not believed, if its token is too high for this node.
     pub fn doubt(&self, word: &Word) -> Option<String> {
         let one = self.all.get(&word.lock);
         let one = one.filter(|one| one.lock.is_some())?;
         one.doubt(word)
     }
 
-    /// The tokens that are ignored, with the candidates that publish them.
+    /// Tokens that are ignored, with the candidates that publish them.
     pub fn ignored(&self) -> Vec<(Name, Node, u64)> {
         let all = self.all.0.iter().flat_map(|(name, one)| {
             let ignored = one.ignored.iter();
@@ -182,7 +189,7 @@ impl Locks {
         all.collect()
     }
 
-    /// What is wrong with tokens, one sentence each.
+    /// Warnings about tokens, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, one) in self.all.0.iter().filter(|(_, one)| one.lock.is_some()) {
@@ -196,7 +203,8 @@ impl Locks {
         warnings
     }
 
-    /// Weighs the tokens that the candidates publish: what this node knows by two of them, and what it ignores.
+    /// Weighs the tokens that the candidates publish: determines the highest that two of them
+    /// publish, and the tokens that are ignored.
     pub fn weigh(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(one) = self.all.get_mut(name) else {
@@ -223,7 +231,7 @@ impl Locks {
         effects
     }
 
-    /// The candidates that have told something know of these tokens.
+    /// Continues to take a lock, with the tokens that the candidates publish.
     pub fn told(&mut self, name: &Name, tokens: &[(Node, Known)]) -> Vec<Effect> {
         let mut effects = Vec::new();
         let (me, now) = (self.me.clone(), self.now);
@@ -239,7 +247,7 @@ impl Locks {
         match one.stage {
             Stage::Asking(until) => {
                 let (own, reset, highest) = (one.token, one.reset, one.highest());
-                // One that has not taken the reset may be about to.
+                // A candidate that has not accepted the reset may be about to.
                 let is_behind = |known: &Known| known.reset < reset && known.token > own;
                 let is_ready =
                     |known: &Option<Known>| known.is_some_and(|known| !is_behind(&known));
@@ -268,7 +276,7 @@ impl Locks {
                 }
             }
             Stage::Publishing(until) => {
-                // What stands there in its name may be somebody else's.
+                // The value in this node's name may be somebody else's.
                 let own = mine.iter().find_map(|(_, own)| Some((*own)?.token));
                 let own = own.filter(|own| is_near(*own, one.token));
                 if now >= until || own >= Some(one.token) {
@@ -283,7 +291,7 @@ impl Locks {
         effects
     }
 
-    /// A reset is written. It is taken only where all are listed.
+    /// Records that a reset was written. A reset is accepted only when all are listed.
     pub fn reset_written(&mut self, standing: Standing) -> Vec<Effect> {
         let Standing { reset, judged, .. } = &standing;
         let one = self.all.get_mut(&reset.lock);
@@ -299,7 +307,8 @@ impl Locks {
         }
     }
 
-    /// The resets that stand in the backend, all of them. The highest counts first: after a lower one it might not be taken any more.
+    /// Records all resets of a lock in the backend. The highest number is first: after a lower one
+    /// it might not be accepted any more.
     pub fn resets_listed(&mut self, name: &Name, mut resets: Vec<Standing>) -> Vec<Effect> {
         if let Some(one) = self.all.get_mut(name) {
             let is_there = |node: &Node| resets.iter().any(|one| one.reset.node == *node);
@@ -310,9 +319,10 @@ impl Locks {
         effects.collect()
     }
 
-    /// Takes a reset, or does not. Each number counts once, and none below it afterwards. It does not count for a node that holds the
-    /// lock, nor for one that knows a higher token, unless that is what it had published, since the same reset, when the lock was reset:
-    /// so no token is taken back that was given out since.
+    /// Accepts or rejects a reset. Each number counts once, and no lower number after it. A reset
+    /// does not count for a node that holds the lock, nor for a node that knows a higher token,
+    /// unless the node had published that token, since the same reset, when the lock was reset: so
+    /// no token is taken back that was given out since.
     fn reset(&mut self, standing: Standing) -> Vec<Effect> {
         let Standing {
             reset,
@@ -327,7 +337,7 @@ impl Locks {
         };
         let holds = one.place.is_some_and(|place| place.revision > 0);
         let is_lower = reset.number < one.reset;
-        // A lower one that stood there before was replaced.
+        // A lower reset that was written before was replaced.
         let is_replaced = is_lower && (revision < one.reset_at || one.reset_at == 0);
         let own = one.token;
         let had_published = published(&reset.before, &me)
@@ -360,7 +370,7 @@ impl Locks {
     }
 }
 
-/// What a node had published.
+/// Published state of a node, if the reset names it.
 fn published<'p>(before: &'p [Published], node: &Node) -> Option<&'p Published> {
     before.iter().find(|one| one.node == *node)
 }

@@ -1,4 +1,4 @@
-//! Beats for this node's places in groups, and the nodes before it whose beats it watches.
+//! Beats for this node's entries in queues, and the nodes before it whose beats it watches.
 
 use again_base::model::Boottime;
 
@@ -7,14 +7,14 @@ use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::{Covered, MOST_GROUPS};
 use crate::wire::key::Key;
 
-/// How many places from its turn a node watches those before it, beside as many as there are slots. If only the next ones did, they could
-/// be dead as well.
+/// Distance from its turn, in addition to the number of slots, at which a node begins to watch
+/// those before it. If only the next nodes watched them, these could all be dead as well.
 const NEAR: usize = 8;
-/// How many it watches in a group at most, the first ones.
+/// Largest number of entries that a node watches in a group, the first ones.
 const MOST_WATCHED: usize = 64;
 
 impl Slots {
-    /// This node's places, for its next beat.
+    /// Entries of this node, for its next beat.
     pub fn covered(&self) -> Vec<Covered> {
         let all = self.groups.0.iter().filter_map(|(name, group)| {
             let (name, first) = (name.clone(), group.place?.first);
@@ -23,7 +23,8 @@ impl Slots {
         all.take(MOST_GROUPS).collect()
     }
 
-    /// A beat was answered that had covered these places and was sent then; which of them stood there after that.
+    /// Records the answer to a beat that was sent at this time and covered these entries; `stands`
+    /// says which of them existed after that.
     pub fn beaten(
         &mut self,
         covered: &[Covered],
@@ -39,7 +40,7 @@ impl Slots {
                     group.beaten = group.beaten.max(Some(sent + SURE));
                     group.has_ended &= group.ends() <= self.now;
                 }
-                // Where it is given up, that is answered itself.
+                // If the entry is being given up, the answer to that ends it.
                 Some(group) if !group.is_over => effects.extend(self.gone(&place.name, true)),
                 _ => {}
             }
@@ -48,7 +49,8 @@ impl Slots {
         effects
     }
 
-    /// The places of others that this node watches, since its turn comes when a few of them have ended.
+    /// Entries of other nodes that this node watches, because its turn comes when a few of them
+    /// have ended.
     pub fn watched(&self) -> Vec<Watched> {
         let mut watched = Vec::new();
         for (name, group) in &self.groups.0 {
@@ -73,13 +75,14 @@ impl Slots {
 }
 
 impl Group {
-    /// When its place ends, unless lease and beat are renewed before.
+    /// Time at which the entry ends, unless lease and beat are renewed before.
     pub(super) fn ends(&self) -> Boottime {
         self.beaten
             .map_or(self.ends, |beaten| beaten.min(self.ends))
     }
 
-    /// Whether nobody else can have taken its place for that of a dead node by now. A place that this node only remembers may have gone.
+    /// Whether no other node can have removed the entry yet as that of a dead node. An entry that
+    /// this node only remembers may be gone.
     pub(super) fn is_sure(&self, now: Boottime) -> bool {
         self.stage == Stage::Stands && self.beaten.is_some() && now < self.ends()
     }

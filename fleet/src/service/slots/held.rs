@@ -1,4 +1,4 @@
-//! What places are held for: runs, and triggers that are part of a rolling run.
+//! Holders of slots: runs, and triggers that are part of a rolling run.
 
 use again_base::model::Identity;
 
@@ -9,10 +9,10 @@ use crate::wire::name::{Name, Node};
 use crate::wire::outcome::cut;
 use crate::wire::slot::MOST_WHY;
 
-/// How many nodes are named to whoever waits.
+/// Largest number of nodes that a waiter is shown by name.
 const MOST_NAMED: usize = 5;
 
-/// The first of so many nodes, in words.
+/// Names of the first nodes; `count` is the number of all nodes.
 pub fn named(nodes: &mut dyn Iterator<Item = &Node>, count: usize) -> String {
     let mut names: Vec<&str> = nodes.take(MOST_NAMED).map(Node::as_str).collect();
     if names.len() < count {
@@ -21,26 +21,26 @@ pub fn named(nodes: &mut dyn Iterator<Item = &Node>, count: usize) -> String {
     names.join(", ")
 }
 
-/// Who waits for a slot, and is told when the turn has come.
+/// Client or trigger that waits for a slot, and is told when the turn has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiter {
-    /// Somebody on this machine who asks for a run.
+    /// Client on this machine that asks for a run.
     Client(Client),
-    /// A trigger that is part of a rolling run.
+    /// Trigger that is part of a rolling run.
     Trigger(TriggerKey),
 }
 
-/// What a place is held for.
+/// Holder of a slot, or of an entry in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A run: its process.
+    /// Process of a run.
     Process(Identity),
-    /// A trigger that is part of a rolling run.
+    /// Trigger that is part of a rolling run.
     Trigger(TriggerKey),
 }
 
 impl Holder {
-    /// The trigger, if it is one.
+    /// Trigger, if the holder is one.
     pub fn trigger(&self) -> Option<&TriggerKey> {
         match self {
             Holder::Trigger(which) => Some(which),
@@ -49,21 +49,23 @@ impl Holder {
     }
 }
 
-/// A run, or a trigger.
+/// Run or trigger that has a slot or waits for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Process that has the slot.
+    /// Process or trigger.
     pub who: Holder,
-    /// The number of its process's pidfd's file, by which newer kernels know a process.
+    /// Inode number of the process's pidfd, which identifies a process on newer kernels; 0 for a
+    /// trigger.
     pub file: u64,
-    /// Since when it waits, milliseconds of the wall clock after 1970.
+    /// Beginning of the wait, in milliseconds of the wall clock after 1970.
     pub since: u64,
-    /// What it is, in words.
+    /// Description of the run.
     pub why: String,
 }
 
 impl Run {
-    /// A trigger that waits since then, in milliseconds of the wall clock after 1970.
+    /// Creates the run of a trigger that waits since then, in milliseconds of the wall clock after
+    /// 1970.
     pub fn of(which: TriggerKey, since: u64) -> Run {
         let why = format!("trigger '{}' of {}", which.name, which.sender);
         Run {
@@ -75,14 +77,14 @@ impl Run {
     }
 }
 
-/// That a run goes on without its slot.
+/// Message that a run continues without its slot.
 pub(super) fn ended(name: &Name) -> String {
     format!(
         "the slot in group '{name}' has ended, as its lease or its beats were not renewed; the run here goes on, and one more may run"
     )
 }
 
-/// Who is before it, in words.
+/// Description of the nodes before this one.
 pub(super) fn before(line: &[Standing], is_all: bool) -> String {
     let count = line.len();
     let nodes = named(&mut line.iter().map(|one| &one.slot.node), count);

@@ -1,4 +1,4 @@
-//! What outlives a service: the groups, this node's places in them, and its runs; and how many they are.
+//! Text of what outlives a service: the groups, this node's entries in their queues, and its runs.
 
 use again_base::model::Identity;
 
@@ -7,7 +7,7 @@ use crate::policy::replay::TriggerKey;
 use crate::wire::name::decode;
 
 impl Slots {
-    /// What outlives a service, in lines: a group, and its runs.
+    /// Text with a line for each group, followed by a line for each of its runs.
     pub fn written(&self) -> String {
         let mut text = String::new();
         for (name, group) in &self.groups.0 {
@@ -49,7 +49,7 @@ impl Slots {
         text
     }
 
-    /// The same from its lines. What cannot be read is passed over.
+    /// Reads the slots from this text. Lines that cannot be read are skipped.
     pub fn read(text: &str) -> Slots {
         let mut slots = Slots::default();
         for line in text.lines() {

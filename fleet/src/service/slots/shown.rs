@@ -1,9 +1,10 @@
-//! What there is to say of the runs that wait for slots, and of those that have one.
+//! Descriptions and numbers of the runs that have a slot or wait for one.
 
 use super::{Slots, ended};
 
 impl Slots {
-    /// What there is to say of this node's slots without the backend; or only of those that have ended.
+    /// Descriptions of this node's slots, which need no backend; if `is_ended`, only of slots that
+    /// have ended.
     pub fn own(&self, is_ended: bool) -> Vec<String> {
         let mut own = Vec::new();
         for (name, group) in &self.groups.0 {
@@ -18,8 +19,9 @@ impl Slots {
         own
     }
 
-    /// How many runs of this node have a slot, how many wait, and since when the oldest of these does, 0 for none; and how many go on though
-    /// their slot has ended.
+    /// Number of runs that have a slot; number of runs that wait; beginning of the oldest wait in
+    /// milliseconds after 1970, 0 for none; number of runs that continue although their slot has
+    /// ended.
     pub fn counts(&self) -> [u64; 4] {
         let [mut running, mut waiting, mut since, mut ended] = [0, 0, u64::MAX, 0];
         for (_, group) in &self.groups.0 {
