@@ -60,7 +60,7 @@ pub struct Watch<'e, E: Backend> {
     roomy: BTreeSet<String>,
     /// Whether more segments were cut off than are known by name.
     is_more_cut: bool,
-    /// How full all shares together were when segments were cut off.
+    /// Fullness of all shares together when segments were cut off.
     fullness: u8,
     /// Whether keys that a list does not read were reported.
     has_named_foreign: bool,

@@ -324,7 +324,7 @@ fn is_at_the_cap(told: &Inventory) -> bool {
     told.cap.is_some_and(|(most, used)| used >= most)
 }
 
-/// Why a node is worth a look, and since when.
+/// Reason why a node needs attention, and its time.
 fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     let waits = wait.map(|(standing, _)| (Why::Waits, standing.slot.since));
     let Some(told) = &one.told else {
@@ -336,7 +336,7 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     if !one.is_alive() {
         return Some((Why::Gone, told.at));
     }
-    // Not when it was signed, which is done again and again.
+    // Not the time of the signature, which is renewed all the time.
     let at = told.running.or(told.ended).unwrap_or(0);
     if is_at_the_cap(told) {
         return Some((Why::AtTheCap, at));
@@ -349,7 +349,8 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     waits.or(pending).or(runs)
 }
 
-/// How much room each kind has: as much as it needs, or as any other, so that many of one kind hide no other.
+/// Number of rows for each reason: as many as it needs, or an equal share, so that many nodes of
+/// one reason do not hide the others.
 fn shared(counts: [usize; KINDS], room: usize) -> [usize; KINDS] {
     let mut kinds: [usize; KINDS] = std::array::from_fn(|kind| kind);
     kinds.sort_unstable_by_key(|kind| (counts[*kind], *kind));
