@@ -49,7 +49,7 @@ pub struct Etcd {
     shared: RefCell<Vec<(Instant, i64)>>,
     /// Revision of the store, if the last renewal returned it.
     newest: Cell<Option<u64>>,
-    /// End of the time for which there is room for events.
+    /// Time until which the last answer that there is room counts.
     has_room: Cell<Option<Instant>>,
 }
 

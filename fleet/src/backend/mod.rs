@@ -259,7 +259,7 @@ pub trait Backend {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// Whether a key keeps its creation revision while its lease is renewed. Slots need that.
+    /// Whether a key keeps its position in the queue while its lease is renewed. Slots need that.
     const HAS_PLACES: bool = false;
 
     /// Values below a prefix that were not written after the revision `until`: those that were
@@ -386,7 +386,7 @@ fn beginning(bytes: &[u8]) -> Vec<u8> {
     bytes[..bytes.len().min(KEPT)].to_vec()
 }
 
-/// Whether a connection ended without a TLS close_notify.
+/// Whether a connection was closed without a proper shutdown.
 fn is_closed(cause: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     let kind = cause.downcast_ref().map(std::io::Error::kind);

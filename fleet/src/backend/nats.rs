@@ -49,7 +49,8 @@ use super::shares::Sorter;
 use super::{Backend, Change, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
-/// Longest practical interval: each heartbeat asks the server for the state of the streams anyway.
+/// Interval of the client's pings, as long as possible: each renewal of the lease checks the server
+/// anyway.
 const PING: Duration = Duration::from_secs(24 * 3600);
 /// The sections that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];

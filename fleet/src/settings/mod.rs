@@ -54,7 +54,7 @@ pub struct Settings {
     pub accept: Option<Vec<Who>>,
     /// Nodes that may send triggers on behalf of others, each with the patterns of those others.
     pub accept_for: Vec<(Who, Vec<Pattern>)>,
-    /// Nodes that may release the slots and queue positions of others, and move locks.
+    /// Nodes that may release the slots and queue positions of others, and move or reset locks.
     pub operators: Vec<Who>,
     /// Command that a trigger runs on this node.
     pub run_cmd: Vec<OsString>,
@@ -66,7 +66,7 @@ pub struct Settings {
     pub ttl: Span,
     /// Largest accepted difference between the clocks of two nodes.
     pub skew: Span,
-    /// Delay added for each further target of a trigger.
+    /// Longest delay added for each further target of a trigger.
     pub spread: Span,
     /// Largest number of hops of a trigger.
     pub hop_limit: usize,

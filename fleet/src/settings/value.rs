@@ -29,7 +29,7 @@ impl Setting for Command {
 }
 
 again_base::shown_words! {
-    /// What carries triggers between the nodes.
+    /// Backends, which carry triggers between the nodes.
     #[derive(Default, ValueEnum)]
     pub enum Backend {
         /// etcd 3.
@@ -48,12 +48,12 @@ impl Backend {
     }
 }
 
-/// Whose word is believed.
+/// Authority for values from the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Trust {
-    /// A node's that Puppet's CA knows: every value is signed.
+    /// Puppet's CA: every value is signed by a node with a certificate.
     Puppet,
-    /// Everybody's who can write to the backend: nothing is signed.
+    /// The backend: nothing is signed, and every writer is trusted.
     Backend,
 }
 

@@ -107,7 +107,8 @@ impl Requests {
         Ok(found)
     }
 
-    /// Checks that only root and one group can write there, and that nobody can replace another's file.
+    /// Checks that only root and one group can write there, and that no one can replace another
+    /// user's file.
     fn check(&self) -> io::Result<fs::Metadata> {
         let found = fs::symlink_metadata(&self.0)?;
         if !found.is_dir() {

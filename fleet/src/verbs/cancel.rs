@@ -23,7 +23,7 @@ const TARGETS: Duration = Duration::from_secs(5);
 /// Cancels triggers.
 ///
 /// # Errors
-/// The service could not be asked.
+/// The service cannot be asked.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let what = match (&args.id, &args.to) {

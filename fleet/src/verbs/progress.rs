@@ -126,7 +126,7 @@ impl ProgressTable {
     }
 
     /// Records news of a target. Returns a line if the state has changed. News after a final state
-    /// are ignored.
+    /// is ignored.
     pub fn hear(&mut self, target: &Node, news: News) -> Option<String> {
         let wish = self.wish;
         let stand = self.targets.get_mut(target)?;

@@ -291,17 +291,17 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
     })
 }
 
-/// How many nodes; 0 where that is not said.
+/// Number of nodes; 0 if there is no word.
 fn number(word: &Option<String>) -> Result<u32, Problem> {
     let Some(word) = word else { return Ok(0) };
     let number = word.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| Problem::Usage(format!("'{}' is not a number of nodes", shown(word))))
 }
 
-/// Asks, and hears what is true of each target.
+/// Sends a request and reads the result for each target.
 ///
 /// # Errors
-/// The service did not say all of it until then.
+/// The service did not answer completely in time.
 pub(super) fn ask(
     settings: &Settings,
     question: &Question,
@@ -330,7 +330,7 @@ fn lines(reply: &Reply, id: &Id, is_deferred: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Hears what becomes of each target, until all have told or the time is over.
+/// Reads the outcome of each target until all are final or the time is over.
 pub(super) fn wait(
     conversation: &mut Conversation,
     progress: &mut ProgressTable,
@@ -366,7 +366,7 @@ pub(super) fn wait(
     heard
 }
 
-/// The table, and the last line.
+/// Prints the table and the summary.
 fn close(progress: &ProgressTable, took: Span) -> Result<(), Problem> {
     let look = Look::of_this_process();
     for row in progress.table(&look) {
@@ -395,7 +395,7 @@ fn say_json(
     Ok(say(&all.to_string())?)
 }
 
-/// What was said, and what became of it.
+/// Results and outcomes of all targets, as JSON.
 pub(super) fn reply_json(reply: &Reply, progress: Option<&ProgressTable>) -> Value {
     let targets: Vec<Value> = reply
         .targets

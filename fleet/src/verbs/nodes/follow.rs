@@ -29,7 +29,7 @@ use crate::settings::{Backend, Settings};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
-/// Interval between two updates of a terminal.
+/// Shortest interval between two updates of a terminal.
 const DRAWN: Duration = Duration::from_secs(2);
 /// Interval between two checks for new lines.
 const LINES_EVERY: Duration = Duration::from_millis(500);
@@ -309,7 +309,7 @@ impl View {
         if let Out::Drawn(_, frame, _) = &mut self.out
             && terminal::is_anothers()
         {
-            // When this process is in the foreground again, everything is redrawn.
+            // Everything is redrawn once this process is in the foreground again.
             frame.clear();
             self.is_new = true;
             return Ok(());
