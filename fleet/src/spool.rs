@@ -32,7 +32,7 @@ const KEPT: Span = Span::from_secs(3600);
 /// Suffix of the name of a file whose events are published.
 const TOLD: &str = "@told";
 
-/// The directory.
+/// Directory of the spool.
 #[derive(Debug, Clone)]
 pub struct Spool(pub PathBuf);
 

@@ -23,7 +23,6 @@ const HTTP_2: &[u8] = b"h2";
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A server.
 struct Server {
     host: String,
     port: u16,

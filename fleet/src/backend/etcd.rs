@@ -119,7 +119,7 @@ impl Etcd {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// The node has no right to, or the server did not answer.
+    /// The node may not, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         let options = GetOptions::new()
             .with_range(end(prefix))

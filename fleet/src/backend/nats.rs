@@ -159,7 +159,7 @@ impl Nats {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// The node has no right to, or the server did not answer.
+    /// The node may not, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         self.waiting(prefix, 1).await.map(drop)
     }

@@ -25,7 +25,7 @@ use crate::wire::quota::{Amount, Quotas};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a list with an older revision than the watch has reported, until the next list.
 const LAG: Duration = Duration::from_secs(2);
-/// The longest pause.
+/// Longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// An event of a watch.

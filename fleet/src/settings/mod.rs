@@ -40,7 +40,7 @@ pub const FILE: &str = "/etc/again-fleet.toml";
 /// All settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The backend.
+    /// Type of the backend.
     pub backend: Backend,
     /// Servers of the backend.
     pub endpoints: Vec<Endpoint>,
@@ -142,7 +142,7 @@ again_base::layer! {
     locks_dir: PathBuf, "AGAIN_FLEET_LOCKS_DIR" => "/etc/again-fleet-locks.d".into();
 }
 
-/// The keys of the file.
+/// Keys of the settings file.
 pub const KEYS: &[&str] = Layer::KEYS;
 /// The keys that an environment variable can set, each with its variable.
 pub const VARIABLES: &[(&str, &str)] = Layer::VARIABLES;

@@ -26,7 +26,7 @@ const NEW: &str = "new-";
 /// Age from which a file that is not a request is removed; writing a request takes less time.
 const ABANDONED: Span = Span::from_secs(3600);
 
-/// The directory.
+/// Directory of the requests.
 #[derive(Debug, Clone)]
 pub struct Requests(PathBuf);
 
@@ -95,7 +95,7 @@ impl Requests {
         let mut found = Listing::default();
         for entry in fs::read_dir(&self.0)?.take(MOST) {
             let entry = entry?;
-            // The executor may have removed it.
+            // The executor may have removed the file.
             let Ok(meta) = entry.metadata() else { continue };
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.parse::<Id>().ok());

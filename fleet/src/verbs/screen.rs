@@ -16,7 +16,7 @@ pub enum Screen {
     Bar,
     /// A log or another program.
     Lines,
-    /// No output: standard output is for JSON.
+    /// No output of progress: standard output is for JSON.
     Silent,
 }
 

@@ -19,7 +19,7 @@ const SCHEMA: u32 = 1;
 pub struct EventLine {
     /// Milliseconds of the node's wall clock after 1970.
     pub at: u64,
-    /// The line.
+    /// Text of the line.
     pub line: String,
 }
 
