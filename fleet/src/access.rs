@@ -1,4 +1,4 @@
-//! How the backend is reached, by the settings and the files as they are now.
+//! Access to the backend, from the settings and the current files.
 
 use std::path::Path;
 
@@ -9,30 +9,31 @@ use crate::policy::rule::Rule;
 use crate::settings::{Backend, Endpoint, Settings, Trust};
 use crate::wire::name::{Namespace, Node};
 
-/// The backend's servers, and who this node is to them.
+/// The backend's servers, and this node's identity.
 #[derive(Clone)]
 pub struct Access {
-    /// Which kind.
+    /// Type of the backend.
     pub backend: Backend,
-    /// Their addresses, as the backend's client wants them.
+    /// Addresses of the servers, as the backend's client expects them.
     pub servers: Vec<String>,
-    /// Certificates, unless nothing is encrypted.
+    /// Certificates; `None` without TLS.
     pub tls: Option<Tls>,
-    /// This node.
+    /// Certname of this node.
     pub node: Node,
-    /// The fleet.
+    /// Name of the fleet.
     pub namespace: Namespace,
-    /// By which this node reacts to events; without any it does not look at them. For other rules all of them are looked at anew.
+    /// Rules with which this node reacts to events; without any, it does not watch events. If the
+    /// rules change, all events are read again.
     pub rules: Vec<Rule>,
-    /// Whether this node is a candidate for any lock, and looks who holds them.
+    /// Whether this node is a candidate for a lock, and watches the locks.
     pub has_locks: bool,
 }
 
 impl Access {
-    /// By these settings; the files are read.
+    /// Access from these settings; reads the certificate files.
     ///
     /// # Errors
-    /// Nothing says where the backend is, or a file cannot be read.
+    /// `endpoints` is empty, the certname is not known, or a file cannot be read.
     pub fn new(settings: &Settings) -> Result<Access, String> {
         let Settings {
             backend,
@@ -56,7 +57,7 @@ impl Access {
         })
     }
 
-    /// The same, if its certificates can be used.
+    /// Checks that the certificates are usable.
     ///
     /// # Errors
     /// A certificate, a revocation list or the key cannot be used.
@@ -65,7 +66,7 @@ impl Access {
         configured.map(|_| self).map_err(|e| e.to_string())
     }
 
-    /// Whether a connection that was made by the other does for this.
+    /// Whether a connection that was made with `other` is usable for this access.
     pub fn is(&self, other: &Access) -> bool {
         let parts = |one: &Access| {
             let tls = one.tls.clone().map(|tls| {
@@ -108,7 +109,7 @@ fn certificates(settings: &Settings) -> Result<Tls, String> {
         revocation: paths.revocation,
         certificate: read(&paths.certificate)?,
         key: read(&paths.key)?,
-        // The word of whoever can write there is believed.
+        // Such a server would let everyone write values, which this node trusts without signatures.
         refuses_open_servers: settings.trust == Trust::Backend,
     })
 }

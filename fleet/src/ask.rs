@@ -1,21 +1,22 @@
-//! The language on the firing socket: what a command asks of this node's service, and what it is told.
+//! The protocol on the trigger socket between a command and this node's service.
 //!
-//! A connection carries one question and a stream of answers, of which [`Answer::End`] is the last. Each of them begins with
-//! [`HEAD`] bytes: which language this is, and how long the rest is, which is checked before a byte of the rest is read. A stream
-//! that ends without [`Answer::End`] was cut short: what is missing was not said.
+//! A connection carries one request and a stream of answers, of which [`Answer::End`] is the last.
+//! Each message begins with [`HEAD`] bytes: the protocol version and the length of the rest, which
+//! is checked before a byte of the rest is read. A stream that ends without [`Answer::End`] is
+//! incomplete.
 //!
-//! | question | answers |
+//! | request | answers |
 //! | --- | --- |
-//! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; to whoever waits, [`Answer::Progress`] until each target has told the last that it will |
+//! | [`Question::Fire`], [`Question::TakeBack`] | each target once ([`Answer::Delivered`], [`Answer::Kept`] or [`Answer::Failed`]), then [`Answer::Said`]; if the command waits, [`Answer::Progress`] until each target has a final outcome |
 //! | [`Question::HowAreYou`] | [`Answer::How`] |
-//! | [`Question::Nodes`] | [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Missing`], each as often as there are some, after [`Answer::Stored`] if the backend does not show them; or [`Answer::NotSeen`] |
-//! | [`Question::Story`] | [`Answer::OnTheWay`] and [`Answer::Entry`], each as often as there are some, and [`Answer::Incomplete`] once if older ones were not read; or [`Answer::NotSeen`] |
-//! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] whenever something has changed, until its turn has come |
-//! | [`Question::Locks`] | [`Answer::Lock`] and [`Answer::IgnoredToken`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Resets`] | [`Answer::Reset`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Slots`] | [`Answer::Slot`], as often as there are some; or [`Answer::NotSeen`] |
-//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Move`], [`Question::Reset`] | nothing but [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
-//! | any | [`Answer::Refused`] in place of all that |
+//! | [`Question::Nodes`] | any number of [`Answer::Node`], [`Answer::Ignored`] and [`Answer::Missing`], after [`Answer::Stored`] if the backend does not show the nodes; or [`Answer::NotSeen`] |
+//! | [`Question::Story`] | any number of [`Answer::OnTheWay`] and [`Answer::Entry`], and [`Answer::Incomplete`] once if older entries were not read; or [`Answer::NotSeen`] |
+//! | [`Question::Slot`] | [`Answer::Waits`] or [`Answer::Away`] at each change, until the run has a slot |
+//! | [`Question::Locks`] | any number of [`Answer::Lock`] and [`Answer::IgnoredToken`]; or [`Answer::NotSeen`] |
+//! | [`Question::Resets`] | any number of [`Answer::Reset`]; or [`Answer::NotSeen`] |
+//! | [`Question::Slots`] | any number of [`Answer::Slot`]; or [`Answer::NotSeen`] |
+//! | [`Question::Tell`], [`Question::Ended`], [`Question::Forget`], [`Question::Release`], [`Question::Move`], [`Question::Reset`] | only [`Answer::End`], once it is done; or [`Answer::NotSeen`] |
+//! | any | [`Answer::Refused`] instead of all others |
 
 use std::collections::BTreeSet;
 
@@ -35,206 +36,215 @@ use crate::wire::slot::{MOST_SLOTS, MOST_WHY, Slot};
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL, Trigger, check_rolling};
 use crate::wire::{Malformed, outcome};
 
-/// How long the first part of a question or an answer is, in bytes.
+/// Length of the head of a request or an answer, in bytes.
 pub const HEAD: usize = 8;
-/// How many targets a question may name: the outbox has room for no more triggers.
+/// Largest number of targets of a request: the outbox has room for no more triggers.
 pub const MOST_TARGETS: usize = 20_000;
-/// How long the rest of a question may be, in bytes: so many targets with names of any length.
+/// Largest length of the rest of a request, in bytes: that of [`MOST_TARGETS`] targets with the
+/// longest names.
 pub const LONGEST_QUESTION: usize = 6 << 20;
-/// How long the rest of an answer may be, in bytes: what a node tells of itself, with all that JSON needs.
+/// Largest length of the rest of an answer, in bytes: that of the largest inventory as JSON.
 pub const LONGEST_ANSWER: usize = 192 << 10;
-/// The longest sentence of an answer, in bytes. One names all nodes of some circles.
+/// Longest sentence of an answer, in bytes. A sentence may name all nodes of several loops.
 const MOST_WORDS: usize = 16 << 10;
 
 const ASK: &[u8; 4] = b"AGQ1";
 const SAY: &[u8; 4] = b"AGS1";
 
-/// What a command asks.
+/// A request of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// Fire this.
+    /// Send a trigger.
     Fire {
-        /// Request to send.
+        /// The trigger to send.
         request: Request,
-        /// Whether to tell what becomes of it.
+        /// Whether to report the outcomes.
         wait: bool,
     },
-    /// Take back what nobody has taken yet.
+    /// Cancel triggers that their targets have not accepted yet.
     TakeBack {
-        /// Triggers to take back.
+        /// The triggers to cancel.
         what: Back,
-        /// Whether to tell what becomes of it.
+        /// Whether to report the outcomes.
         wait: bool,
     },
-    /// How the service is.
+    /// Report the state of the service.
     HowAreYou,
-    /// Who is there, and what each node tells of itself.
+    /// Report all nodes and their inventories.
     Nodes,
-    /// To tell this of the node. The time and what the service knows by itself are the service's.
+    /// Publish this inventory of the node. The service sets the time and the fields that it knows
+    /// itself.
     Tell(Box<Inventory>),
-    /// To tell how a run has ended: changed, unchanged, failed or unknown.
+    /// Publish the outcome of a run: changed, unchanged, failed or unknown.
     Ended(Outcome),
-    /// To remove what a node that is gone for good has told of itself.
+    /// Remove the inventory of a decommissioned node.
     Forget(Node),
-    /// What followed from an origin, or from all that the backend knows of.
+    /// Report the story of an origin, or of all origins in the backend.
     Story(Option<Id>),
-    /// A slot for a run.
+    /// Wait for a slot for a run.
     Slot(Wish),
-    /// Who runs or waits in a group, or in all.
+    /// Report the nodes that hold or wait for a slot, in one group or in all.
     Slots(Option<Name>),
-    /// To take away a node's place in a group.
+    /// Remove a node from the queue of a group.
     Release {
-        /// The group.
+        /// Name of the group.
         group: Name,
-        /// The node.
+        /// Node to remove.
         node: Node,
     },
-    /// Who holds which lock, and who is there; or only, as this node knows them, those for which it is a candidate.
+    /// Report the holders of all locks and their candidates; if `true`, only the locks for which
+    /// this node is a candidate, from this node's own state.
     Locks(bool),
-    /// To have a lock go on: which, from which token, and to whom.
+    /// Move a lock: the lock with its current token and the new holder.
     Move(Box<Lock>),
-    /// Resets of this lock that were written by operators whom this node lists.
+    /// Report the resets of this lock that were written by nodes which this node lists as
+    /// operators.
     Resets(Name),
-    /// To reset the tokens of a lock that nobody holds.
+    /// Reset the tokens of a lock that no node holds.
     Reset(Box<Reset>),
 }
 
-/// A slot that is wanted.
+/// A request for a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
-    /// In which group.
+    /// Group of the slot.
     pub group: Name,
-    /// How many that has, as far as this node knows.
+    /// Number of slots of the group, according to this node.
     pub limit: u32,
-    /// The run; the slot is free again when it has ended.
+    /// The run, which holds the slot until it ends.
     pub run: Identity,
-    /// What it is, in words.
+    /// Description of the run, in words.
     pub why: String,
 }
 
-/// What a command is told.
+/// An answer of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The backend has it for this node.
+    /// The backend has the trigger for this node.
     Delivered(Node),
-    /// It is on this machine's disk for this node.
+    /// The outbox has the trigger for this node.
     Kept(Node),
-    /// It could neither be sent nor kept for this node, or may not be fired.
+    /// The trigger for this node could neither be sent nor stored, or may not be sent; the reason.
     Failed(Node, String),
-    /// An origin went too far and was left out; its way.
+    /// Path of an origin that had made too many hops and was left out.
     LeftOut(String),
-    /// All targets have been named.
+    /// Summary after the results of all targets.
     Said(Summary),
-    /// What became of it on a node. Where a newer trigger stands for it, the news from here on are of that one.
+    /// News of a trigger on a node. After a newer trigger has replaced it, the news is of that one.
     Progress {
-        /// The trigger's id.
+        /// Id of the trigger.
         id: Id,
-        /// The node.
+        /// Target of the trigger.
         target: Node,
-        /// What became of it there.
+        /// The news.
         news: News,
     },
-    /// How the service is.
+    /// State of the service.
     How(Box<How>),
-    /// What a node tells of itself.
+    /// Inventory of a node.
     Node(Box<Inventory>),
-    /// The backend does not show the nodes; those of the last inventory follow, without which of them are connected.
+    /// The backend does not show the nodes. The nodes of the last inventory follow; whether they
+    /// are connected is not known.
     Stored {
-        /// When they were read, milliseconds of the wall clock after 1970.
+        /// Time of the last inventory, in milliseconds of the wall clock since 1970.
         at: u64,
-        /// Why there are none that are newer.
+        /// Reason why there is no newer one.
         why: String,
     },
-    /// Node whose facts the backend has lost, and which counts by those that it had published before.
+    /// A node whose inventory the backend has lost; its earlier inventory still counts.
     Missing {
-        /// The node.
+        /// Certname of the node.
         node: Node,
-        /// When the loss was noticed, milliseconds of the wall clock after 1970.
+        /// Time when the loss was noticed, in milliseconds of the wall clock since 1970.
         since: u64,
     },
-    /// Node whose published facts are ignored; the log says why.
+    /// A node whose inventory is ignored; the log says why.
     Ignored(Node),
-    /// What became of a trigger.
+    /// Published status of a trigger.
     Entry(Box<Entry>),
-    /// Fired here, and its target has told nothing final for this node yet; with one of its origins.
+    /// A trigger of this node whose target has not published a final outcome yet, with one of its
+    /// origins.
     OnTheWay(Box<Trigger>),
-    /// Its turn has not come; what it waits for, in words. They are empty as long as its place is on its way.
+    /// The run waits for a slot; the reason in words, empty while the queue position is not known.
     Waits(String),
-    /// The same, where nobody can say it; why.
+    /// The run waits for a slot, and the service does not know the queue position; the reason.
     Away(String),
-    /// Who runs or waits, and the revision that is its place.
+    /// Entry of a node in a slot queue, and the revision that determines its position.
     Slot(Box<Slot>, u64),
-    /// Who holds a lock; or why that is not certain, and a word without a token.
+    /// A lock with its holder; or a lock without a token, and the reason why the holder is not
+    /// certain.
     Lock(Box<Lock>, String),
-    /// Older values were not read; which were, in words.
+    /// Older values were not read; the part that was read, in words.
     Incomplete(String),
     /// A reset that an operator has written.
     Reset(Box<Reset>),
-    /// This node ignores the token that a candidate publishes of a lock.
+    /// This node ignores the token that a candidate publishes for a lock.
     IgnoredToken {
-        /// The lock.
+        /// Name of the lock.
         lock: Name,
-        /// The candidate.
+        /// Certname of the candidate.
         node: Node,
-        /// The token.
+        /// The ignored token.
         token: u64,
     },
-    /// The backend did not show what was asked for; why.
+    /// The backend did not show the requested values; the reason.
     NotSeen(String),
-    /// The question is not one that this service answers.
+    /// The service does not answer this request; the reason.
     Refused(String),
-    /// There is nothing more to say.
+    /// End of the answers.
     End,
 }
 
-/// What goes for all targets.
+/// Summary for all targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The backend.
+    /// Type of the backend.
     pub backend: Backend,
-    /// Why it cannot be reached; nothing if it can.
+    /// Reason why the backend cannot be reached; `None` if it can.
     pub away: Option<String>,
-    /// Until when what is kept is sent, milliseconds of the wall clock after 1970.
+    /// End of the time in which stored triggers are sent, in milliseconds of the wall clock since
+    /// 1970.
     pub until: u64,
-    /// What became of the selection; nothing if there is none that is stored.
+    /// State of the request's selection; `None` if it has none to store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<SelectionState>,
 }
 
-/// How a service is.
+/// State of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct How {
-    /// Its version.
+    /// Version of the service.
     pub version: String,
-    /// The name of this node, as it signs.
+    /// Certname of this node, with which it signs.
     pub node: Node,
-    /// Its fleet.
+    /// Name of the fleet.
     pub namespace: Namespace,
-    /// When it began, milliseconds of the wall clock after 1970.
+    /// Start time, in milliseconds of the wall clock since 1970.
     pub began: u64,
-    /// Its connection to the backend.
+    /// Connection to the backend.
     pub link: Link,
-    /// Failures of its work while the backend is reached.
+    /// Failures of the service's work while the backend is reachable.
     pub failures: Vec<Failure>,
-    /// What waits to be sent.
+    /// Contents of the outbox.
     pub outbox: Waiting,
-    /// Why the executor did not answer when it was asked last; nothing if it did.
+    /// Reason why the executor did not answer the last request; `None` if it did.
     pub take: Option<String>,
-    /// How much was rejected since it began: registers and results that are not what they should be, or not from whom this node
-    /// listens to.
+    /// Number of values rejected since the start: triggers and results that are malformed, or whose
+    /// sender this node does not accept.
     pub rejected: u64,
-    /// Slots that have ended under runs of this node, one sentence each.
+    /// Slots that ended during runs of this node, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<String>,
-    /// Sentences about faulty tokens of the locks for which it is a candidate.
+    /// Sentences about faulty tokens of the locks for which this node is a candidate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<String>,
-    /// How far at least this node's clock is ahead of that of the node that told something last, in milliseconds.
+    /// Least difference by which this node's clock is ahead of the clock of the node that published
+    /// last, in milliseconds.
     pub ahead: Option<i64>,
-    /// The highest number of a trigger that was given before the clock was set back behind it, milliseconds of the wall clock
-    /// after 1970.
+    /// Highest number of a trigger from before the clock was set back, in milliseconds of the wall
+    /// clock since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_back: Option<u64>,
     /// The oldest stored selections.
@@ -250,7 +260,7 @@ pub struct How {
 pub struct Failure {
     /// Reason of the failure.
     pub reason: Reason,
-    /// Sentence that says what cannot be done, and why.
+    /// Sentence about the work that fails, and why.
     pub what: String,
 }
 
@@ -268,47 +278,47 @@ impl Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reason {
-    /// The backend does not allow this node to do it.
+    /// The backend does not allow it to this node.
     Rights,
-    /// The backend has no room.
+    /// The backend is out of space.
     Room,
-    /// The backend has no room for events, which are worth less than triggers.
+    /// The backend has no room for events, which matter less than triggers.
     Events,
-    /// The backend does not hold values of this size.
+    /// The value is larger than the backend stores.
     Size,
     /// The numbers for `again metrics` cannot be written.
     Metrics,
 }
 
-/// A connection to a backend.
+/// State of the connection to the backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// The backend.
+    /// Type of the backend.
     pub backend: Backend,
-    /// Whether it is reached.
+    /// Whether the backend is reachable.
     pub is_up: bool,
-    /// Since when, milliseconds of the wall clock after 1970.
+    /// Time of the last change of `is_up`, in milliseconds of the wall clock since 1970.
     pub since: u64,
-    /// Why it is not reached; may be empty.
+    /// Reason why the backend is not reachable; may be empty.
     pub why: String,
 }
 
-/// What waits to be sent.
+/// Contents of the outbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Triggers whose targets have told nothing yet.
+    /// Number of triggers whose targets have not published a status yet.
     pub triggers: u64,
-    /// Selections that are resolved when the backend shows all nodes.
+    /// Number of selections to resolve when the backend shows all nodes.
     pub selections: u64,
-    /// Results of this node.
+    /// Number of results of this node.
     pub results: u64,
-    /// When the oldest trigger was fired, milliseconds of the wall clock after 1970.
+    /// Time of the oldest trigger, in milliseconds of the wall clock since 1970.
     pub oldest: Option<u64>,
-    /// Why the disk does not keep what is to be kept; nothing if it does.
+    /// Reason why the outbox cannot be written; `None` if it can.
     pub not_kept: Option<String>,
 }
 
-/// What a client is told of its request, in the order in which it goes out.
+/// Answers to a request that sends or cancels triggers, in the order of sending.
 pub fn said(said: &Said, backend: Backend, away: Option<&str>) -> Vec<Answer> {
     let delivered = said.delivered.iter().cloned().map(Answer::Delivered);
     let kept = said.kept.iter().cloned().map(Answer::Kept);
@@ -316,7 +326,7 @@ pub fn said(said: &Said, backend: Backend, away: Option<&str>) -> Vec<Answer> {
         .failed
         .iter()
         .map(|(node, why)| Answer::Failed(node.clone(), words(why)));
-    // The same origin goes too far to each of the targets.
+    // An origin exceeds the hop limit in the same way for each target.
     let mut ways: Vec<String> = said
         .left_out
         .iter()
@@ -338,42 +348,42 @@ pub fn said(said: &Said, backend: Backend, away: Option<&str>) -> Vec<Answer> {
     named.chain([Answer::Said(summary)]).collect()
 }
 
-/// A sentence as an answer may have it: cut at its bound, controls replaced.
+/// A sentence for an answer: cut at the largest length, control characters replaced.
 pub fn words(text: &str) -> String {
     outcome::cut(text, MOST_WORDS)
 }
 
-/// Writes a question.
+/// Encodes a request.
 ///
 /// # Errors
-/// It breaks a bound.
+/// A value is out of its range.
 pub fn ask(question: &Question) -> Result<Vec<u8>, Malformed> {
     question.check()?;
     write(ASK, question, LONGEST_QUESTION)
 }
 
-/// How long the rest of a question is, by its head.
+/// Length of the rest of a request, from its head.
 ///
 /// # Errors
-/// It is none, or too long.
+/// The head is not that of a request, or the length is too large.
 pub fn length_of_question(head: &[u8]) -> Result<usize, Malformed> {
     length(ASK, head, LONGEST_QUESTION)
 }
 
-/// Reads the rest of a question.
+/// Decodes the rest of a request.
 ///
 /// # Errors
-/// It is none, or breaks a bound.
+/// The request is malformed, or a value is out of its range.
 pub fn question(rest: &[u8]) -> Result<Question, Malformed> {
     let question: Question = read("question", rest, LONGEST_QUESTION)?;
     question.check()?;
     Ok(question)
 }
 
-/// Reads a request that a command has left on disk, as [`ask`] wrote it.
+/// Decodes a request that a command has left on disk, as [`ask`] encoded it.
 ///
 /// # Errors
-/// It is not a question that sends triggers, or breaks a bound.
+/// The request does not send triggers, is malformed, or has a value out of its range.
 pub fn read_fire(bytes: &[u8]) -> Result<Request, Malformed> {
     let short = || Malformed::new("it is cut short");
     let (head, rest) = bytes.split_at_checked(HEAD).ok_or_else(short)?;
@@ -386,27 +396,27 @@ pub fn read_fire(bytes: &[u8]) -> Result<Request, Malformed> {
     }
 }
 
-/// Writes an answer.
+/// Encodes an answer.
 ///
 /// # Errors
-/// It breaks a bound: a sentence was not made by [`words`].
+/// A value is out of its range: a sentence was not made with [`words`].
 pub fn say(answer: &Answer) -> Result<Vec<u8>, Malformed> {
     answer.check()?;
     write(SAY, answer, LONGEST_ANSWER)
 }
 
-/// How long the rest of an answer is, by its head.
+/// Length of the rest of an answer, from its head.
 ///
 /// # Errors
-/// It is none, or too long.
+/// The head is not that of an answer, or the length is too large.
 pub fn length_of_answer(head: &[u8]) -> Result<usize, Malformed> {
     length(SAY, head, LONGEST_ANSWER)
 }
 
-/// Reads the rest of an answer.
+/// Decodes the rest of an answer.
 ///
 /// # Errors
-/// It is none, or breaks a bound.
+/// The answer is malformed, or a value is out of its range.
 pub fn answer(rest: &[u8]) -> Result<Answer, Malformed> {
     let answer: Answer = read("answer", rest, LONGEST_ANSWER)?;
     answer.check()?;
@@ -414,7 +424,7 @@ pub fn answer(rest: &[u8]) -> Result<Answer, Malformed> {
 }
 
 impl Question {
-    /// Whether it is root's alone, and not for those who may fire.
+    /// Whether only root may make the request, and not the group that may send triggers.
     pub fn is_roots(&self) -> bool {
         matches!(
             self,
@@ -484,7 +494,7 @@ impl Answer {
         self.sentences().into_iter().try_for_each(sentence)
     }
 
-    /// All text in it that is not checked by its type.
+    /// All text in the answer that its type does not check.
     fn sentences(&self) -> Vec<&str> {
         match self {
             Answer::Failed(_, why)

@@ -1,13 +1,15 @@
-//! The language between the service and the executor: values of `to/`, and events that matched a rule, go in, together; an outcome for each comes back.
+//! The protocol between the service and the executor. A request has triggers (values of `to/`) and
+//! events that matched a rule; the answer has an outcome for each.
 //!
-//! Another question asks what became of triggers that were taken, by their ids; it is answered in the same way. With that answer come
-//! pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends change it.
+//! Another request asks for the current outcomes of accepted triggers by their ids, and has the
+//! same kind of answer. With it come pidfds (`SCM_RIGHTS`) of the waiters and runs whose ends
+//! change an outcome.
 //!
-//! A third one names runs whose events are all published, so that the executor removes their files later, or requests
-//! whose files it is to remove; it has an empty answer.
+//! A third one has ids of runs whose events are all published, so that the executor removes their
+//! files later, or ids of requests whose files it removes. Its answer is empty.
 //!
-//! A connection carries one question and one answer. All lengths come first, and are checked before a byte of what they measure is
-//! read. Nothing in a question can name a program, a file or an option.
+//! A connection carries one request and one answer. All lengths come first, and are checked before
+//! a byte of what they measure is read. No request can name a program, a file or an option.
 
 pub use again_base::schema::origin::MOST_TOGETHER;
 use serde::{Deserialize, Serialize};
@@ -17,13 +19,13 @@ use crate::wire::outcome::{Outcome, Ran};
 use crate::wire::rule_match::RuleMatch;
 use crate::wire::{Malformed, rule_match};
 
-/// All values of a question, in bytes.
+/// Largest total size of the values of a request, in bytes.
 pub const MOST_BYTES: usize = 2 << 20;
-/// How long the answer to a question may be, in bytes.
+/// Largest length of the rest of an answer, in bytes.
 pub const LONGEST_ANSWER: usize = 128 << 10;
-/// How many pidfds come with an answer at most.
+/// Largest number of pidfds with an answer.
 pub const MOST_PIDFDS: usize = 8;
-/// How long the first part of a question or an answer is, in bytes: it says how much comes next.
+/// Length of the head of a request or an answer, in bytes; it has the count or length of the rest.
 pub const HEAD: usize = 8;
 
 const ASK: &[u8; 4] = b"AGT1";
@@ -31,28 +33,29 @@ const LOOK: &[u8; 4] = b"AGW1";
 const MARK: &[u8; 4] = b"AGM1";
 const SAY: &[u8; 4] = b"AGA1";
 
-/// What a question asks.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// To take so many values; their lengths come next.
+    /// Accept this number of values; their lengths follow.
     Take(usize),
-    /// What became of so many triggers; their ids come next, of [`Id::MOST`] bytes each.
+    /// Report the outcomes of this number of triggers; their ids follow, [`Id::MOST`] bytes each.
     Became(usize),
-    /// To mark the files of this number of runs, or to remove those of requests; their ids come next, of [`Id::MOST`] bytes each.
+    /// Mark the files of this number of runs, or remove those of requests; their ids follow,
+    /// [`Id::MOST`] bytes each.
     Mark(usize),
 }
 
-/// What the executor verifies of a trigger.
+/// Proof of a trigger, which the executor verifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
-    /// A register.
+    /// A trigger's signed value from the backend.
     Register(Vec<u8>),
-    /// An event that matched a rule; what many of them share is there once.
+    /// An event that matched a rule; data that several matches share is there once.
     RuleMatch(RuleMatch),
 }
 
 impl Evidence {
-    /// How long it is, written.
+    /// Length of the encoded value, in bytes.
     pub fn length(&self) -> usize {
         match self {
             Evidence::Register(bytes) => bytes.len(),
@@ -60,7 +63,7 @@ impl Evidence {
         }
     }
 
-    /// As it is written.
+    /// The encoded value.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Evidence::Register(bytes) => bytes.clone(),
@@ -69,28 +72,28 @@ impl Evidence {
     }
 }
 
-/// What became of one of the values.
+/// Outcome of one value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// `taken`, or why not.
+    /// `taken` if the value was accepted; otherwise another outcome.
     pub outcome: Outcome,
-    /// In a sentence for people.
+    /// Reason in a sentence for people.
     pub why: String,
-    /// The run that did its job.
+    /// Run that carried out the trigger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
-    /// Whether the answer may change by the end of a process of which no pidfd came with it.
+    /// Whether the answer may change when a process ends whose pidfd did not come with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unwatched: bool,
-    /// The number above which it would have been taken, if it is superseded.
+    /// Number above which the trigger would have been accepted, if it is superseded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
 }
 
-/// Writes a question.
+/// Encodes a request to accept values.
 ///
 /// # Errors
-/// It breaks a bound.
+/// A length or the count is out of its range.
 pub fn ask(values: &[Vec<u8>]) -> Result<Vec<u8>, Malformed> {
     let mut out = head(ASK, values.len());
     let lengths: Vec<usize> = values.iter().map(Vec::len).collect();
@@ -103,18 +106,19 @@ pub fn ask(values: &[Vec<u8>]) -> Result<Vec<u8>, Malformed> {
     Ok(out)
 }
 
-/// Writes a question for what became of these. [`Outcome::Taken`] in an answer says that nothing did.
+/// Encodes a request for outcomes. [`Outcome::Taken`] in an answer means that there is no later
+/// outcome yet.
 ///
 /// # Errors
-/// There are none or too many.
+/// There are no ids, or too many.
 pub fn became(ids: &[Id]) -> Result<Vec<u8>, Malformed> {
     of_ids(LOOK, ids)
 }
 
-/// Writes the ids of runs whose events are all published, or of requests that are done.
+/// Encodes the ids of runs whose events are all published, or of requests that are done.
 ///
 /// # Errors
-/// There are none or too many.
+/// There are no ids, or too many.
 pub fn mark(runs: &[Id]) -> Result<Vec<u8>, Malformed> {
     of_ids(MARK, runs)
 }
@@ -126,19 +130,19 @@ fn of_ids(magic: &[u8; 4], ids: &[Id]) -> Result<Vec<u8>, Malformed> {
     Ok(out)
 }
 
-/// Reads the ids of a question.
+/// Decodes the ids of a request.
 ///
 /// # Errors
-/// They are none.
+/// An id is malformed.
 pub fn ids(bytes: &[u8]) -> Result<Vec<Id>, Malformed> {
     let id = |bytes: &[u8]| String::from_utf8_lossy(bytes).parse();
     bytes.chunks(Id::MOST).map(id).collect()
 }
 
-/// What a question asks, by its head.
+/// Kind of a request, from its head.
 ///
 /// # Errors
-/// It is none, or asks for nothing or too much.
+/// The head is not that of a request, or its count is 0 or too large.
 pub fn asked(head: &[u8]) -> Result<Asked, Malformed> {
     let is = |magic: &[u8; 4]| head.starts_with(&magic[..3]);
     let (count, asked): (_, fn(usize) -> Asked) = if is(LOOK) {
@@ -155,10 +159,10 @@ pub fn asked(head: &[u8]) -> Result<Asked, Malformed> {
     Err(Malformed::new(why))
 }
 
-/// How long each value is, by the `count` lengths.
+/// Lengths of the values, from the `count` encoded lengths.
 ///
 /// # Errors
-/// One of them, or all together are too long.
+/// A length or the total is too large, or the lengths are incomplete.
 pub fn measured(count: usize, lengths: &[u8]) -> Result<Vec<usize>, Malformed> {
     let (words, rest) = lengths.as_chunks::<4>();
     if words.len() != count || !rest.is_empty() {
@@ -181,10 +185,11 @@ pub fn measured(count: usize, lengths: &[u8]) -> Result<Vec<usize>, Malformed> {
     Ok(lengths)
 }
 
-/// Writes an answer.
+/// Encodes an answer.
 ///
 /// # Panics
-/// If a sentence is longer than any of [`crate::wire::outcome::words`].
+/// If the encoded answer is longer than [`LONGEST_ANSWER`]. Sentences of
+/// [`crate::wire::outcome::words`] are short enough.
 pub fn say(answers: &[Answer]) -> Vec<u8> {
     let body = serde_json::to_vec(answers).expect("plain text");
     assert!(
@@ -197,10 +202,10 @@ pub fn say(answers: &[Answer]) -> Vec<u8> {
     out
 }
 
-/// How long the rest of an answer is, by its head.
+/// Length of the rest of an answer, from its head.
 ///
 /// # Errors
-/// It is none, or too long.
+/// The head is not that of an answer, or the length is too large.
 pub fn length(head: &[u8]) -> Result<usize, Malformed> {
     let length = number(SAY, head)?;
     if length <= LONGEST_ANSWER {
@@ -211,10 +216,10 @@ pub fn length(head: &[u8]) -> Result<usize, Malformed> {
     )))
 }
 
-/// Reads the rest of the answer to a question with so many values.
+/// Decodes the rest of an answer to a request with `count` values.
 ///
 /// # Errors
-/// It is none.
+/// The answer is malformed, or has another number of outcomes.
 pub fn answers(count: usize, rest: &[u8]) -> Result<Vec<Answer>, Malformed> {
     let read: Vec<Answer> = serde_json::from_slice(rest)
         .map_err(|e| Malformed::new(format!("the executor answered what is no answer: {e}")))?;

@@ -1,4 +1,4 @@
-//! What `again` prints, within a time and a length.
+//! Output of a program, with limits of time and length.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use again_base::sys::pidfd::is_readable_by;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// Standard output of a program, and how it ended. It reads nothing, and its errors are not read.
+/// Standard output and exit status of a program. Its standard input and standard error are
+/// /dev/null.
 ///
 /// # Errors
-/// It cannot be started, does not end in time, or prints more than this many bytes.
+/// The program cannot be started, does not end in time, or prints more than `most` bytes.
 pub fn output(
     command: &mut Command,
     patience: Duration,
@@ -36,7 +37,7 @@ pub fn output(
         Err(format!("it said more than {most} bytes"))
     };
     let whole = child.stdout.take().map_or(Ok(()), &mut read);
-    // It may close its output and go on.
+    // The program may close its output and keep running.
     let whole =
         whole.and_then(
             |()| match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {

@@ -1,39 +1,39 @@
-//! `again-fleet` carries triggers between machines: what one node's change starts on others.
+//! `again-fleet` sends triggers between machines: a change on one node starts runs on others.
 
-/// How the backend is reached.
+/// Access to the backend.
 pub mod access;
-/// The language between a command and the service.
+/// The protocol between a command and the service.
 pub mod ask;
-/// The store between the nodes.
+/// The store that the nodes share.
 pub mod backend;
-/// What was typed.
+/// The command line.
 pub mod cli;
 /// The executor.
 pub mod executor;
-/// The language between the service and the executor.
+/// The protocol between the service and the executor.
 pub mod handover;
-/// What `again` prints.
+/// Output of `again`, with limits.
 mod helper;
-/// Who signed what.
+/// Certificates, signatures and their verification.
 pub mod identity;
-/// What must not be lost.
+/// Durable storage for values that the service has to send.
 pub mod outbox;
-/// What a node decides.
+/// Decisions, without input or output.
 pub mod policy;
 mod puppet;
-/// Values as they stand in the backend: signed, verified.
+/// Signing and verification of values in the backend.
 pub mod seal;
 /// The service of a node.
 pub mod service;
-/// What can be set.
+/// The settings.
 pub mod settings;
-/// Files in which runs leave their events.
+/// Files of events and requests on this node.
 pub mod spool;
-/// The service, one step at a time.
+/// The service's state machine.
 pub mod step;
-/// What Puppet and people call.
+/// The commands that Puppet and people run.
 pub mod verbs;
-/// What stands in the backend, as bytes.
+/// Encoding of values in the backend.
 pub mod wire;
 
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ use executor::Executor;
 use settings::{Flags, Surroundings};
 use verbs::{Exit, Problem};
 
-/// Runs the program; `arguments` holds the program's name first. The exit status.
+/// Runs the program and returns its exit status; `arguments` begins with the program's name.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     if start::is_raised() {
         complain(

@@ -1,7 +1,9 @@
-//! A directory that keeps what must not be lost: a value for each key, whole or not at all, whenever the machine stops.
+//! A directory with durable values: each key has a complete value or none, even after a crash of
+//! the machine.
 //!
-//! A value is written to `tmp`, synced, renamed into `kept`, and `kept` is synced; then it counts. A file ends with a hash over
-//! its key and value, so that what a disk tore is noticed. What is not such a file is moved to `aside` and said.
+//! A value is written to `tmp`, synced, renamed into `kept`, and `kept` is synced; then it is
+//! durable. A file ends with a hash over its key and value, which detects torn writes. A file with
+//! a wrong hash or format is moved to `aside` and reported.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,61 +15,62 @@ use std::path::PathBuf;
 use again_base::sys::file::sync;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
-/// Format and version.
+/// Format and version of a file.
 const MAGIC: &[u8; 4] = b"AGO1";
 const TMP: &str = "tmp";
 const KEPT: &str = "kept";
 const ASIDE: &str = "aside";
-/// The longest key with its value, in bytes.
+/// Largest size of a file with key and value, in bytes.
 pub const MOST: usize = 1 << 20;
-/// How many damaged files are left lying in `aside`.
+/// Largest number of damaged files in `aside`.
 const MOST_ASIDE: usize = 100;
 
-/// What an outbox asks of a file system. Paths are relative, of a directory and a name, separated by a slash.
+/// File system operations of an outbox. Paths are relative: a directory, or a directory and a name
+/// with a slash between them.
 pub trait Disk {
-    /// Makes a directory, unless it is there.
+    /// Creates a directory if it does not exist.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     fn make(&mut self, directory: &str) -> io::Result<()>;
-    /// The names in a directory.
+    /// Names of the entries of a directory.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     fn list(&mut self, directory: &str) -> io::Result<Vec<String>>;
-    /// The first bytes of a file, one more than `most` at most.
+    /// Reads the beginning of a file, at most `most` + 1 bytes.
     ///
     /// # Errors
-    /// Any of the file system's; it is no regular file.
+    /// Any error of the file system, or the file is not a regular file.
     fn read(&mut self, file: &str, most: usize) -> io::Result<Vec<u8>>;
-    /// Writes a new file, which need not survive a crash yet.
+    /// Writes a new file, which may not survive a crash yet.
     ///
     /// # Errors
-    /// Any of the file system's; it is there already.
+    /// Any error of the file system, or the file exists.
     fn write(&mut self, file: &str, bytes: &[u8]) -> io::Result<()>;
-    /// Makes what stands in a file survive a crash.
+    /// Makes the content of a file durable.
     ///
     /// # Errors
-    /// Any of the file system's: then nothing is known of the file.
+    /// Any error of the file system. The content is then undefined.
     fn sync(&mut self, file: &str) -> io::Result<()>;
-    /// Gives a file another name, in place of what bore it.
+    /// Renames a file and replaces any file of the new name.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     fn remove(&mut self, file: &str) -> io::Result<()>;
-    /// Makes the names in a directory survive a crash.
+    /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     fn sync_names(&mut self, directory: &str) -> io::Result<()>;
 }
 
-/// A directory of this machine, which belongs to this process alone.
+/// A directory on this machine, used by this process alone.
 #[derive(Debug)]
 pub struct Directory(pub PathBuf);
 
@@ -123,41 +126,41 @@ impl Disk for Directory {
     }
 }
 
-/// How much there may be.
+/// Limits of an outbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many values.
+    /// Largest number of values.
     pub count: usize,
-    /// How many bytes together.
+    /// Largest total size of the files, in bytes.
     pub bytes: usize,
 }
 
-/// What keeps values.
+/// Durable storage of values by key.
 #[derive(Debug)]
 pub struct Outbox<D> {
     disk: D,
     bounds: Bounds,
-    /// The size of each file in `kept`, by name.
+    /// Size of each file in `kept`, by name.
     sizes: BTreeMap<String, usize>,
 }
 
-/// What an outbox held when it was opened.
+/// Contents of an outbox when it was opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Each key with its value.
+    /// Value of each key.
     pub values: BTreeMap<String, Vec<u8>>,
-    /// What was set aside, and why.
+    /// Damaged files that were moved to `aside`, with the reasons.
     pub aside: Vec<String>,
 }
 
-/// Why something is not kept.
+/// Reason why a value is not stored.
 #[derive(Debug)]
 pub enum NotKept {
-    /// So much is kept already.
+    /// The limits would be exceeded.
     Full(Bounds),
-    /// The value is larger than any may be.
+    /// The value is larger than the limit for one value; its size in bytes.
     TooLarge(usize),
-    /// The disk's answer.
+    /// An error of the file system.
     Disk(io::Error),
 }
 
@@ -185,15 +188,15 @@ impl From<io::Error> for NotKept {
 }
 
 impl<D: Disk> Outbox<D> {
-    /// Opens one, and reads all that it holds.
+    /// Opens an outbox and reads its values.
     ///
     /// # Errors
-    /// The directory cannot be used. A file that cannot be read is set aside.
+    /// The directory cannot be used. A damaged file is not an error: it is set aside.
     pub fn open(mut disk: D, bounds: Bounds) -> io::Result<(Outbox<D>, Held)> {
         for directory in [TMP, KEPT, ASIDE] {
             disk.make(directory)?;
         }
-        // What a crash left half written.
+        // Files that were incomplete at a crash.
         for name in disk.list(TMP)? {
             disk.remove(&path(TMP, &name))?;
         }
@@ -246,10 +249,11 @@ impl<D: Disk> Outbox<D> {
         self.disk.rename(&path(KEPT, name), &path(ASIDE, name))
     }
 
-    /// Keeps a value in place of the key's older one. When this returns, it survives a crash; when it fails, either may.
+    /// Stores a value in place of the key's older one. On success it is durable; on failure either
+    /// value may be.
     ///
     /// # Errors
-    /// It is not kept.
+    /// The value is not stored durably.
     pub fn put(&mut self, key: &str, value: &[u8]) -> Result<(), NotKept> {
         let (name, bytes) = (name_of(key), encode(key, value));
         self.is_room_for(&name, bytes.len())?;
@@ -259,7 +263,7 @@ impl<D: Disk> Outbox<D> {
             .write(&new, &bytes)
             .and_then(|()| self.disk.sync(&new));
         if let Err(e) = written {
-            // It may not even be there.
+            // The file may not exist.
             let _ = self.disk.remove(&new);
             return Err(e.into());
         }
@@ -284,10 +288,10 @@ impl<D: Disk> Outbox<D> {
         Ok(())
     }
 
-    /// Lets a key and its value go. After a crash they may be back.
+    /// Removes a key and its value. They may be back after a crash.
     ///
     /// # Errors
-    /// Any of the file system's.
+    /// Any error of the file system.
     pub fn remove(&mut self, key: &str) -> io::Result<()> {
         let name = name_of(key);
         if self.sizes.remove(&name).is_none() {
@@ -296,7 +300,7 @@ impl<D: Disk> Outbox<D> {
         self.disk.remove(&path(KEPT, &name))
     }
 
-    /// The disk, for whoever put it in.
+    /// The disk that was passed to [`Outbox::open`].
     pub fn into_disk(self) -> D {
         self.disk
     }
@@ -306,7 +310,7 @@ fn path(directory: &str, name: &str) -> String {
     format!("{directory}/{name}")
 }
 
-/// The name of a key's file: a key may be longer than a name, and have any characters.
+/// File name for a key, from a hash: a key may be longer than a file name and have any characters.
 fn name_of(key: &str) -> String {
     let hash = digest(&SHA256, key.as_bytes());
     hash.as_ref()[..16]
@@ -338,7 +342,7 @@ fn decode(bytes: &[u8]) -> Result<(String, Vec<u8>), String> {
     if digest(&SHA256, body).as_ref() != hash {
         return Err(torn());
     }
-    // The hash holds, so the rest is as it was written.
+    // The hash is right, so the rest is as written.
     let (length, rest) = rest[..end - MAGIC.len()]
         .split_first_chunk()
         .ok_or_else(torn)?;

@@ -1,4 +1,4 @@
-//! Where Puppet keeps a node's certificates, for a settings file that does not say it.
+//! Paths of Puppet's certificates, for settings that do not set them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use again_base::sys::file::{LARGEST_SETTINGS, read_named};
 
 use crate::wire::name::Node;
 
-/// Where a packaging of Puppet has its configuration file and its certificates (`lib/puppet/defaults.rb`, `ssldir`): the
-/// all-in-one packages, Debian's, older ones.
+/// Configuration file and `ssldir` of each packaging of Puppet (`lib/puppet/defaults.rb`): the
+/// all-in-one packages, Debian's, and older ones.
 const LAYOUTS: [[&str; 2]; 3] = [
     [
         "etc/puppetlabs/puppet/puppet.conf",
@@ -20,23 +20,25 @@ const LAYOUTS: [[&str; 2]; 3] = [
     ["etc/puppet/puppet.conf", "etc/puppet/ssl"],
 ];
 
-/// What can be told of Puppet's certificates on this machine.
+/// Paths and certname of Puppet's certificates on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificates {
-    /// The directory with all of them.
+    /// Directory of the certificates and keys (`ssldir`).
     pub directory: PathBuf,
-    /// The name of this node: what puppet.conf says, else that of the only certificate which is there.
+    /// Certname of this node from puppet.conf, or else that of the only certificate in `ssldir`.
     pub certname: Option<Node>,
-    /// Directory of the CA (`cadir`; by default a link from `ssldir`). It exists only on the CA's own machine.
+    /// Directory of the CA (`cadir`; by default a link from `ssldir`). It exists only on the CA's
+    /// own machine.
     pub authority: PathBuf,
 }
 
-/// Looks below `root`: at puppet.conf, and in the usual places.
+/// Reads puppet.conf and looks in the usual directories below `root`.
 pub fn certificates(root: &Path) -> Certificates {
     let is_there = |[_, ssl]: &&[&str; 2]| root.join(ssl).is_dir();
     let [conf, ssl] = LAYOUTS.iter().find(is_there).unwrap_or(&LAYOUTS[1]);
     let conf = Conf::parse(&read_named(&root.join(conf), LARGEST_SETTINGS).unwrap_or_default());
-    // A value that names other settings is not for us to work out: the class writes the paths that Puppet itself says.
+    // A value that refers to other settings is not resolved here: the Puppet class writes the
+    // resulting paths to the settings.
     let set = |sections: &[&str], name| {
         let set = conf.value_in(sections, name)?;
         (set.starts_with('/') && !set.contains('$')).then(|| PathBuf::from(set))
@@ -53,7 +55,7 @@ pub fn certificates(root: &Path) -> Certificates {
     }
 }
 
-/// The name of the only certificate in here that is not the CA's.
+/// Certname of the only certificate in a directory, apart from the CA's.
 fn only(directory: &Path) -> Option<Node> {
     let entries = fs::read_dir(directory).ok()?.flatten();
     let mut names = entries.filter_map(|entry| {

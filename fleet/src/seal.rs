@@ -1,4 +1,4 @@
-//! Values as they stand in the backend: signed by this node, and what is found there and by whom it was signed.
+//! Signing of values for the backend, and verification of values from it.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -27,9 +27,9 @@ use crate::wire::key::Key;
 use crate::wire::name::{Namespace, Node};
 use crate::wire::outcome::Entry;
 
-/// How long a value that was verified is believed without another look, unless certificates or revocation lists change.
+/// Time for which a verified signature is cached, unless certificates or revocation lists change.
 const BELIEVED: Duration = Duration::from_secs(600);
-/// How many values are.
+/// Largest number of cached signatures.
 const MOST_BELIEVED: usize = 4096;
 
 /// SHA-256 of a value.
@@ -39,7 +39,7 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// What a value is that does not hold.
+/// Result for a value that is not trusted.
 fn judged(why: &Untrusted) -> Found {
     match why.is_ours() {
         true => Found::Unclear(why.to_string()),
@@ -47,17 +47,18 @@ fn judged(why: &Untrusted) -> Found {
     }
 }
 
-/// Signs and verifies; or neither, where the backend is trusted.
+/// Signs and verifies values; does neither if the backend is trusted.
 pub struct Seals {
     me: Node,
     namespace: Namespace,
     identity: Option<Identity>,
     believed: Believed,
-    /// Newest versions of what nodes publish of themselves; of no use where nothing is signed.
+    /// Newest versions of the nodes' inventories; not used without signatures.
     pub newest: Newest,
 }
 
-/// Values that were verified, by their hashes, and who signed them: lists show the same ones again and again. No trigger is among them.
+/// Cache of verified values by their hashes, with their signers: lists contain the same values
+/// again and again. Triggers are not cached.
 struct Believed {
     since: SystemTime,
     signers: BTreeMap<[u8; 32], Signer>,
@@ -71,7 +72,7 @@ impl Believed {
         }
     }
 
-    /// Makes room for another one, and forgets what was verified too long ago, or under another clock.
+    /// Clears the cache if it is full or too old, or if the clock was set back.
     fn make_room(&mut self) {
         let age = system_time().duration_since(self.since);
         let is_recent = age.is_ok_and(|age| age < BELIEVED);
@@ -82,10 +83,11 @@ impl Believed {
 }
 
 impl Seals {
-    /// By these settings.
+    /// Signing and verification with these settings.
     ///
     /// # Errors
-    /// A certificate, key or revocation list cannot be used, or the certificate is another node's.
+    /// A certificate, key or revocation list cannot be used, or the certificate belongs to another
+    /// node.
     pub fn new(settings: &Settings) -> Result<Seals, String> {
         let me = settings.certname().map_err(|e| e.to_string())?.clone();
         let identity = match settings.trust {
@@ -120,10 +122,10 @@ impl Seals {
         }
     }
 
-    /// Reads the files again if one has changed; whether one has.
+    /// Reads the files again if one has changed. Returns whether one has.
     ///
     /// # Errors
-    /// Which one cannot be used now; what was read before still counts.
+    /// The file that cannot be used; the earlier content stays in use.
     pub fn refresh(&mut self) -> Result<bool, String> {
         let refreshed = self.identity.as_mut().map(Identity::refresh);
         match refreshed.unwrap_or(Ok(false)) {
@@ -136,19 +138,19 @@ impl Seals {
         }
     }
 
-    /// Whether an entry keeps to all bounds.
+    /// Checks that an entry is within all limits.
     ///
     /// # Errors
-    /// Which one it breaks.
+    /// The limit that the entry exceeds.
     pub fn check(&self, content: &Content) -> Result<(), Malformed> {
         let mut keys = content.keys().into_iter();
         keys.try_for_each(|key| self.draft(content, &key).map(|_| ()))
     }
 
-    /// What an entry puts at one of its keys.
+    /// Value of an entry for one of its keys, before it is signed.
     ///
     /// # Errors
-    /// It breaks a bound.
+    /// The entry exceeds a limit, or has no value for the key.
     pub fn draft(&self, content: &Content, key: &Key) -> Result<Draft, Malformed> {
         match (content, key) {
             (Content::Node(inventory), _) => Draft::new(&self.namespace, inventory),
@@ -168,10 +170,10 @@ impl Seals {
         }
     }
 
-    /// Signs all of these together, once.
+    /// Signs several values with one signature.
     ///
     /// # Errors
-    /// This node's key cannot.
+    /// This node's key cannot sign.
     pub fn seal(&self, drafts: &[Draft]) -> Result<Vec<Vec<u8>>, Malformed> {
         seal(drafts, |message| match &self.identity {
             Some(identity) => identity.own().sign(message),
@@ -186,7 +188,7 @@ impl Seals {
         }
     }
 
-    /// What a register for this node is.
+    /// Result of verifying a trigger for this node.
     pub fn found(&self, bytes: &[u8]) -> Found {
         let opened = self.verifier().open(bytes);
         opened.map_or_else(
@@ -195,28 +197,28 @@ impl Seals {
         )
     }
 
-    /// What a batch of events would say if its node had signed it, to see whether that is worth finding out.
+    /// A batch of events without verification, to decide whether verifying it is worthwhile.
     ///
     /// # Errors
-    /// It is none, or breaks a bound.
+    /// The bytes are not a batch, or exceed a limit.
     pub fn peek(&self, bytes: &[u8]) -> Result<Batch, Untrusted> {
         self.verifier().peek(bytes)
     }
 
-    /// The events at this key, and what else the certificate of their node says.
+    /// Batch of events at a key, and the extensions of its node's certificate.
     ///
     /// # Errors
-    /// Their node did not sign them there, or that cannot be told now.
+    /// The node did not sign the batch for this key, or that cannot be verified now.
     pub fn events(&self, bytes: &[u8], key: &Key) -> Result<(Extensions, Batch), Box<Found>> {
         let opened = self.verifier().at(key, bytes, None);
         let (signer, batch) = opened.map_err(|why| judged(&why))?;
         Ok((signer.map(|one| one.extensions).unwrap_or_default(), batch))
     }
 
-    /// What a node tells of itself at this key.
+    /// Inventory of a node at a key.
     ///
     /// # Errors
-    /// It did not tell that, or something newer was read before.
+    /// The node did not sign the inventory for this key, or a newer one was read before.
     pub fn inventory(&mut self, bytes: &[u8], key: &Key) -> Result<Inventory, Ignored> {
         let inventory = self.read(bytes, key)?;
         if self.identity.is_some() {
@@ -225,10 +227,11 @@ impl Seals {
         Ok(inventory)
     }
 
-    /// What a node signs at this key while it has places.
+    /// Heartbeat that a node signs at a key while it has entries for slots or locks.
     ///
     /// # Errors
-    /// It did not sign that there; or that cannot be told now, as its certificate does not hold by this clock and these revocation lists.
+    /// The node did not sign the heartbeat for this key, or that cannot be verified now because its
+    /// certificate is not valid at this time or with these revocation lists.
     pub fn beat(&self, bytes: &[u8], key: &Key) -> Result<Beat, Box<Found>> {
         let opened = self.verifier().at(key, bytes, None);
         let beat = opened.map(|(_, beat)| beat);
@@ -238,7 +241,7 @@ impl Seals {
         })?)
     }
 
-    /// Whether one of these signed a value, which this node says.
+    /// Whether a node signed a value and is one of these.
     pub fn is_among(&self, bytes: &[u8], node: &Node, whom: &[Who]) -> bool {
         let Ok(signer) = self.verifier().signer(bytes) else {
             return false;
@@ -258,8 +261,8 @@ impl Seals {
         whom.iter().any(|who| who.is_met_by(&self.me, extensions))
     }
 
-    /// Verifies values that will be asked for, on all processors, and believes those that hold; why another one does not is said when it
-    /// is asked for. A list of a thousand nodes takes several signatures each.
+    /// Verifies values on all processors before they are read, and caches valid signatures; errors
+    /// are reported when a value is read. A list of a thousand nodes has several signatures each.
     pub fn meet(&mut self, values: &[Value]) {
         if self.identity.is_none() {
             return;
@@ -281,7 +284,7 @@ impl Seals {
         let signers = thread::scope(|scope| {
             let parts = new.chunks(share);
             let start = |part| Builder::new().spawn_scoped(scope, move || verified(part));
-            // What no thread can be had for is verified when it is asked for.
+            // Values for which no thread could be started are verified when they are read.
             let parts: Vec<_> = parts.filter_map(|part| start(part).ok()).collect();
             let parts = parts.into_iter().filter_map(|part| part.join().ok());
             parts.flatten().collect::<Vec<_>>()
@@ -289,10 +292,10 @@ impl Seals {
         self.believed.signers.extend(signers);
     }
 
-    /// What stands at a key.
+    /// Verified content of a value at a key.
     ///
     /// # Errors
-    /// It does not belong there, or its node did not sign it.
+    /// The value does not belong to the key, or its node did not sign it.
     pub fn read<T: Placed>(&mut self, bytes: &[u8], key: &Key) -> Result<T, String> {
         self.believed.make_room();
         let hash = hash(bytes);

@@ -1,9 +1,11 @@
-//! The spool: files in which runs leave their events. The directory and the files are root's. The service only reads them; the executor
-//! marks a file whose events are told, and removes it later.
+//! The spool: files in which runs leave their events. The directory and the files belong to root.
+//! The service only reads them; the executor marks a file whose events are published, and removes
+//! it later.
 //!
-//! A file is `MILLIS-RUN`, and `MILLIS-RUN@told` once all of its events are told. A run holds the lock of its file as long as it lasts.
+//! A file is named `MILLIS-RUN`, and `MILLIS-RUN@told` once all of its events are published. A run
+//! holds the lock of its file until it ends.
 
-/// Requests that wait for the service.
+/// Requests that wait on disk for the service.
 pub mod requests;
 
 use std::fs::{self, File};
@@ -19,51 +21,51 @@ use crate::wire::event::{Begun, Event, Line};
 use crate::wire::lineage::Lineage;
 use crate::wire::name::Id;
 
-/// How much of a file is read at a time. No line is longer.
+/// Bytes of a file that are read at a time. No line is longer.
 pub const LONGEST_READ: usize = 256 << 10;
-/// How many files are looked at; those who write leave fewer.
+/// Largest number of files that are read; runs leave fewer.
 const MOST_FILES: usize = 1000;
-/// How large a file may be, in bytes; those who write end before.
+/// Largest size of a file, in bytes; runs stop writing before that.
 const LARGEST: u64 = 16 << 20;
-/// How long a file stays after all of its events were told, by the wall clock.
+/// Time for which a file is kept after all of its events were published, by the wall clock.
 const KEPT: Span = Span::from_secs(3600);
-/// End of the name of a file whose events are told.
+/// Suffix of the name of a file whose events are published.
 const TOLD: &str = "@told";
 
-/// The directory.
+/// Directory of the spool.
 #[derive(Debug, Clone)]
 pub struct Spool(pub PathBuf);
 
 /// File of a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunFile {
-    /// When it was made, milliseconds of the wall clock after 1970.
+    /// Time of creation, in milliseconds of the wall clock since 1970.
     pub at: u64,
-    /// The run.
+    /// Id of the run.
     pub run: Id,
-    /// Whether all of its events are told.
+    /// Whether all of its events are published.
     is_told: bool,
 }
 
-/// What a run has left.
+/// Events of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunEvents {
-    /// How it began.
+    /// Start of the run.
     pub begun: Begun,
-    /// Its events.
+    /// Events of the run.
     pub events: Vec<Event>,
 }
 
-/// What was read of a file.
+/// A part of a file.
 pub struct Read {
     /// The bytes from the offset on.
     pub bytes: Vec<u8>,
-    /// Whether there is nothing behind them, and nobody who will write more.
+    /// Whether this is the end of the file and its run has ended.
     pub is_last: bool,
 }
 
 impl RunFile {
-    /// File that has this name; none if the spool has no such names.
+    /// The file with this name; `None` if it is not in the spool's format.
     fn of(name: &str) -> Option<RunFile> {
         let (name, is_told) = match name.strip_suffix(TOLD) {
             Some(name) => (name, true),
@@ -84,13 +86,13 @@ impl RunFile {
 }
 
 impl Spool {
-    /// Files whose events are not told yet, oldest first, and the size of each in bytes.
+    /// Files whose events are not published yet, oldest first, with the size of each in bytes.
     ///
     /// # Errors
     /// The directory cannot be read.
     pub fn waiting(&self) -> io::Result<Vec<(RunFile, u64)>> {
         let files = self.files()?.into_iter().filter(|file| !file.is_told);
-        // Whoever makes room for newer ones may have removed one.
+        // A run that makes room for its own file may have removed one.
         let sized = files.filter_map(|file| {
             let size = fs::symlink_metadata(self.path_of(&file)).ok()?.len();
             Some((file, size))
@@ -98,7 +100,7 @@ impl Spool {
         Ok(sized.collect())
     }
 
-    /// All files, oldest first. None where no run leaves events.
+    /// All files, oldest first; none if the directory does not exist.
     fn files(&self) -> io::Result<Vec<RunFile>> {
         let entries = match fs::read_dir(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -107,7 +109,7 @@ impl Spool {
         let mut files = Vec::new();
         for entry in entries.take(MOST_FILES) {
             let name = entry?.file_name();
-            // Names of any other form are left alone.
+            // Files with names in another form are ignored.
             let file = name.to_str().and_then(RunFile::of);
             files.extend(file.filter(|file| Some(&*file.name()) == name.to_str()));
         }
@@ -136,10 +138,11 @@ impl Spool {
     /// Bytes of a file from an offset on, at most [`LONGEST_READ`].
     ///
     /// # Errors
-    /// It cannot be read, or is none of a run's.
+    /// The file cannot be read, or was not left by a run.
     pub fn read(&self, file: &RunFile, offset: u64) -> io::Result<Read> {
         let file = self.open(file)?;
-        // Before the bytes: what is written after them is not missed. Let go with the file.
+        // Taken before the bytes are read, so that bytes written later are not missed. The lock is
+        // released when the file is closed.
         let is_over = file.try_lock_shared().is_ok();
         let mut bytes = vec![0; LONGEST_READ];
         let length = file.read_at(&mut bytes, offset)?;
@@ -149,7 +152,8 @@ impl Spool {
         Ok(Read { bytes, is_last })
     }
 
-    /// How a run began, by the first line of its file; nobody knows what asked for it where a power failure has taken that line.
+    /// Start of a run, from the first line of its file. Its origins are unknown if the line was
+    /// lost, for example in a power failure.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -171,7 +175,7 @@ impl Spool {
         Ok(begun)
     }
 
-    /// What a run has left, by its file; none if there is no such file.
+    /// Events of a run, from its file; `None` if there is no such file.
     ///
     /// # Errors
     /// The spool cannot be read, or others than its owner may write to it.
@@ -191,7 +195,7 @@ impl Spool {
         Ok(Some(RunEvents { begun, events }))
     }
 
-    /// Only root may write to the directory.
+    /// Checks that only root may write to the directory.
     fn check(&self) -> io::Result<()> {
         let found = match fs::symlink_metadata(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -209,10 +213,11 @@ impl Spool {
         ))
     }
 
-    /// Marks the files of runs whose events are all published. A run that still goes on is passed over.
+    /// Marks the files of runs whose events are all published. A run that is still running is
+    /// skipped.
     ///
     /// # Errors
-    /// A file cannot be renamed; the others are.
+    /// A file cannot be renamed; the other files are marked.
     pub fn mark(&self, runs: &[Id]) -> io::Result<()> {
         let is_asked = |file: &RunFile| !file.is_told && runs.contains(&file.run);
         self.each(is_asked, |file| {
@@ -230,13 +235,13 @@ impl Spool {
     /// Removes the files that were marked more than an hour ago.
     ///
     /// # Errors
-    /// A file cannot be removed; the others are.
+    /// A file cannot be removed; the other files are removed.
     pub fn clear(&self, now: Walltime) -> io::Result<()> {
         self.each(
             |file| file.is_told,
             |file| {
                 let path = self.path_of(file);
-                // A rename counts as a change.
+                // The rename that marks a file sets its ctime.
                 let marked = fs::symlink_metadata(&path)?.ctime();
                 let marked = Walltime::from_millis(u64::try_from(marked).unwrap_or(0) * 1000);
                 if marked + KEPT < now {
@@ -247,7 +252,8 @@ impl Spool {
         )
     }
 
-    /// Does something with each of some files. The error of the first that failed; a run that makes room may have removed one.
+    /// Calls `act` for each selected file, and returns the first error. A missing file is not an
+    /// error: a run that makes room may have removed it.
     fn each(
         &self,
         is_one: impl Fn(&RunFile) -> bool,

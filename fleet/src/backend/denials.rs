@@ -1,4 +1,5 @@
-//! What a NATS server forbids: it says so beside the call, which only gets no answer. The subject tells which call it was.
+//! Calls that a NATS server forbids. The server reports a refusal separately from the call, which
+//! only gets no answer; the subject in the report identifies the call.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +7,14 @@ use tokio::sync::watch;
 
 use super::Error;
 
-/// What was forbidden of late.
+/// Recent refusals of the server.
 #[derive(Clone)]
 pub struct Denials(watch::Receiver<Vec<Denial>>);
 
-/// Notes what is forbidden.
+/// Records the refusals of the server.
 pub struct Notes {
     denials: watch::Sender<Vec<Denial>>,
-    /// How long a call waits at most.
+    /// Longest wait of a call.
     patience: Duration,
 }
 
@@ -24,16 +25,16 @@ struct Denial {
 }
 
 impl Denials {
-    /// None yet, and what notes them. No call waits longer than `patience`.
+    /// An empty list of refusals and its writer. No call waits longer than `patience`.
     pub fn new(patience: Duration) -> (Notes, Denials) {
         let (denials, told) = watch::channel(Vec::new());
         (Notes { denials, patience }, Denials(told))
     }
 
-    /// Waits until a subject is forbidden that was used at that time or later. Giving up waiting loses nothing.
+    /// Waits until the server forbids a subject that was used at or after `since`. Cancel-safe.
     pub async fn of(&self, subject: &str, since: Instant) -> Error {
         let mut denials = self.0.clone();
-        // A place for the answers to all calls ends with a star.
+        // The inbox for the answers to all calls ends with a star.
         let is_it = |one: &&Denial| {
             one.at >= since && (one.subject == subject || one.subject.ends_with(".*"))
         };
@@ -42,7 +43,7 @@ impl Denials {
                 return Error::Denied(denial.words.clone());
             }
             if denials.changed().await.is_err() {
-                // The client has ended, which the call is told.
+                // The client has ended; the call itself reports that.
                 std::future::pending::<()>().await;
             }
         }
@@ -50,12 +51,14 @@ impl Denials {
 }
 
 impl Notes {
-    /// Notes what a server says, if it forbids something, and forgets what nobody waits for any more.
+    /// Records a server's error if it forbids something, and drops refusals older than the longest
+    /// wait.
     pub fn note(&self, words: String) {
         let Some(subject) = forbidden(&words).map(str::to_owned) else {
             return;
         };
-        // A part of each place for answers is drawn; one reason should have the same words each time.
+        // A part of each inbox name is random; the same reason should have the same words each
+        // time.
         let inbox = subject.strip_prefix("_INBOX_");
         let words = match inbox.and_then(|inbox| inbox.split('.').nth(1)) {
             Some(drawn) => words.replace(drawn, "*"),

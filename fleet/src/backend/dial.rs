@@ -1,4 +1,5 @@
-//! Connections to etcd's servers, for its client. Its own would bring along a second TLS.
+//! Connections to etcd's servers, for the etcd client, whose own connector would need a second TLS
+//! library.
 
 use std::io;
 use std::sync::Arc;
@@ -16,17 +17,16 @@ use tower::service_fn;
 
 use super::{Error, Tls};
 
-/// What HTTP/2 is called in a handshake.
+/// Name of HTTP/2 in the ALPN list of a TLS handshake.
 const HTTP_2: &[u8] = b"h2";
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A server.
 struct Server {
     host: String,
     port: u16,
-    /// As its certificate has it.
+    /// Name that the server's certificate must have.
     name: ServerName<'static>,
 }
 
@@ -49,11 +49,12 @@ impl Server {
     }
 }
 
-/// A channel to the first of these servers, `https://HOST:PORT` each, that can be reached; each is given so long. It is made when it is
-/// used, and again when it is lost.
+/// Channel to the first reachable server among `endpoints` (`https://HOST:PORT` each). Each server
+/// gets `patience` to answer. The channel connects when it is used, and reconnects when the
+/// connection is lost.
 ///
 /// # Errors
-/// An address or a file is not what it should be.
+/// An address is not a server's, or a certificate file cannot be used.
 pub fn channel(
     endpoints: &[String],
     tls: Option<&Tls>,

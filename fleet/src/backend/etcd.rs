@@ -2,7 +2,7 @@
 
 /// Errors of etcd's client.
 mod errors;
-/// The values that were written last.
+/// Most recently written values.
 mod latest;
 
 use std::cell::{Cell, RefCell};
@@ -23,41 +23,46 @@ use self::errors::{error, words};
 use super::shares::Sorter;
 use super::{Backend, Change, Error, Feed, Health, Limit, List, Shares, Times, Tls, Value};
 
-/// How much longer than asked a value may live, so that many share a lease.
+/// Time that a value may live longer than requested, so that many values share a lease.
 const SLACK: Duration = Duration::from_secs(3600);
 
-/// How many bytes may be in use while more events are taken: half of the least quota that the class gives.
+/// Bytes that the store may use while more events are accepted: half of the least quota that the
+/// Puppet class sets.
 const ROOM: i64 = 128 << 20;
-/// How long it is believed that there is room.
+/// Time for which an answer that there is room counts.
 const ROOM_LASTS: Duration = Duration::from_secs(1);
 
-/// How many values are asked for at a time, and the longest answer: so many of the largest that etcd holds by default.
+/// Number of values in the first page, and the longest answer in bytes: that many values of etcd's
+/// default maximum size.
 const PAGE: i64 = 16;
 const LONGEST: usize = 32 << 20;
-/// How many are asked for after that, as long as they are not large. Where the answer is too long, so many parts of that.
+/// Largest number of values in a later page, if the values are small. If an answer is too long, the
+/// page shrinks by the factor `PARTS`.
 const LONG_PAGE: i64 = 256;
 const PARTS: i64 = 16;
 
-/// A client.
+/// Client of etcd.
 pub struct Etcd {
     client: Client,
     times: Times,
-    /// Leases of values that have a ttl, and when each ends, soonest first.
+    /// Leases of values that have a TTL, and the end of each, soonest first.
     shared: RefCell<Vec<(Instant, i64)>>,
-    /// The store's revision, if the last renewal told it.
+    /// Revision of the store, if the last renewal returned it.
     newest: Cell<Option<u64>>,
-    /// Until when there is room for events.
+    /// Time until which the last answer that there is room counts.
     has_room: Cell<Option<Instant>>,
 }
 
-/// A lease, and the stream of its renewals: one of its own for each would be more to and fro.
+/// A lease with the stream of its renewals. A new stream for each renewal would need more round
+/// trips.
 pub struct Lease {
     id: i64,
     renewals: RefCell<Option<(LeaseKeeper, LeaseKeepAliveStream)>>,
 }
 
-/// One of these servers, drawn from those that take connections, or from all if none does. A client of several has a connection
-/// to each, and a renewal over one of them says nothing of the others.
+/// A random server among those that accept connections, or among all if none does. A client of
+/// several servers has a connection to each, and a renewal over one of them says nothing of the
+/// others.
 pub async fn one_of(endpoints: &[String], patience: Duration) -> Option<&String> {
     let takes = |endpoint: &String| {
         let address = endpoint.split("://").last().unwrap_or_default().to_owned();
@@ -81,10 +86,10 @@ pub async fn one_of(endpoints: &[String], patience: Duration) -> Option<&String>
 }
 
 impl Etcd {
-    /// A client of these servers, `https://HOST:PORT` each. It connects when it is used.
+    /// A client of these servers (`https://HOST:PORT` each), which connects when it is used.
     ///
     /// # Errors
-    /// An address or a file is not what it should be.
+    /// An address is not a server's, or a certificate file cannot be used.
     pub async fn new(endpoints: &[String], tls: Option<&Tls>, times: Times) -> Result<Etcd, Error> {
         let channel = super::dial::channel(endpoints, tls, times.call)?;
         let client = Client::from_channel(channel, None).await;
@@ -98,10 +103,10 @@ impl Etcd {
         })
     }
 
-    /// What the server says of itself: alarms such as NOSPACE, or that it has no leader.
+    /// State that the server reports: alarms such as NOSPACE, or a missing leader.
     ///
     /// # Errors
-    /// It says nothing.
+    /// The server does not answer.
     pub async fn health(&self) -> Result<Health, Error> {
         let mut client = self.client.clone();
         let status = self.read(client.status()).await?;
@@ -114,7 +119,7 @@ impl Etcd {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// The node has no right to, or the server did not answer.
+    /// The node may not, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         let options = GetOptions::new()
             .with_range(end(prefix))
@@ -124,7 +129,7 @@ impl Etcd {
         self.read(client.get(prefix, Some(options))).await.map(drop)
     }
 
-    /// Makes a call that only reads: without an answer nothing has happened.
+    /// Makes a call that only reads: without an answer, nothing has changed.
     async fn read<T>(
         &self,
         call: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -143,8 +148,9 @@ impl Etcd {
         }
     }
 
-    /// What stands below a prefix, in the order of keys, without what is sorted out; or up to this revision, in the order of revisions,
-    /// until it is enough.
+    /// Values below a prefix in the order of keys, without those that the sorter rejects; or, if
+    /// `until` is not 0, the values up to that revision in the order of revisions, until there are
+    /// `most` of them.
     async fn pages(
         &self,
         prefix: &str,
@@ -155,16 +161,16 @@ impl Etcd {
         let mut from = prefix.as_bytes().to_vec();
         let (mut page, mut longest, mut least) = (PAGE, LONG_PAGE, 0);
         if until > 0 {
-            // Each page of these costs the backend a look at all that stands there.
+            // For each of these pages the backend reads everything below the prefix.
             page = LONG_PAGE.min(i64::try_from(most).unwrap_or(LONG_PAGE));
         }
         loop {
             let options = GetOptions::new()
                 .with_range(end(prefix))
                 .with_limit(page.max(1));
-            // All pages show the same moment.
+            // All pages are of the same revision.
             let mut options = options.with_revision(signed(list.revision));
-            // One that is too long alone is none of ours, and only named.
+            // A value that is too long on its own is not ours: only its key is read.
             if page == 0 {
                 options = options.with_keys_only();
             }
@@ -239,7 +245,8 @@ impl Etcd {
         within(self.times.call, call).await
     }
 
-    /// A lease for a value that is to live this long; it may live longer, and share the lease with others.
+    /// A lease for a value that is to live for `ttl`. The value may live longer, and may share the
+    /// lease with others.
     async fn shared(&self, ttl: Duration) -> Result<i64, Error> {
         let now = Instant::now();
         let slack = ttl.min(SLACK);
@@ -265,7 +272,7 @@ impl Etcd {
         Ok(self.call(client.lease_grant(seconds, None)).await?.id())
     }
 
-    /// Does `act` if all conditions hold; otherwise gives what stands under the key.
+    /// Runs `act` if all conditions hold; otherwise returns the value of the key.
     async fn if_so(
         &self,
         key: &str,
@@ -336,7 +343,7 @@ impl Backend for Etcd {
             }
             let mut client = self.client.clone();
             match self.call(client.put(key, bytes, Some(options))).await {
-                // The lease is gone, with all data or with an administrator.
+                // The lease no longer exists: the data was lost, or an administrator revoked it.
                 Err(Error::Conflict) if !is_last => self.shared.borrow_mut().clear(),
                 answer => {
                     return Ok(answer?
@@ -421,7 +428,7 @@ impl Backend for Etcd {
         let renewed = self
             .call(async {
                 let Some((mut keeper, mut answers)) = renewals else {
-                    // The first answer is waited for, and says no more than that.
+                    // The first answer is awaited here; it has no other use.
                     let renewals = self.client.clone().lease_keep_alive(lease.id).await?;
                     return Ok((renewals, None));
                 };
@@ -451,7 +458,7 @@ impl Backend for Etcd {
             return Ok(());
         }
         let mut client = self.client.clone();
-        // The field of that name in the server's answer is the store's size without what was compacted.
+        // This field is the size of the store without compacted data.
         let used = self.read(client.status()).await?.raft_used_db_size();
         if used > ROOM {
             let most = ROOM >> 20;
@@ -472,7 +479,7 @@ impl Backend for Etcd {
     }
 }
 
-/// Changes, as they come.
+/// Changes in the order in which the server sends them.
 pub struct Following {
     stream: WatchStream,
     ready: VecDeque<Change>,
@@ -486,7 +493,7 @@ impl Feed for Following {
             }
             let message = self.stream.message().await.map_err(|e| match error(&e) {
                 Error::Unknown(why) => Error::Unreachable(why),
-                // The next list only names it.
+                // The next list contains only the key of the value that is too long.
                 Error::TooLarge => {
                     Error::Unreachable("it holds what is too long to be read".to_owned())
                 }
@@ -495,7 +502,7 @@ impl Feed for Following {
             let Some(message) = message else {
                 return Err(Error::Unreachable("the server ended the watch".to_owned()));
             };
-            // Compacted, or not allowed: etcd says neither by an error.
+            // Compacted or not allowed: etcd reports neither as an error.
             if message.canceled() {
                 let why = message.cancel_reason();
                 return Err(if why.contains("permission denied") {
@@ -512,7 +519,7 @@ impl Feed for Following {
     }
 }
 
-/// Makes a call, which may take this long.
+/// Makes a call with this time limit.
 async fn within<T>(
     time: Duration,
     call: impl Future<Output = Result<T, etcd_client::Error>>,
@@ -544,22 +551,22 @@ fn value(kv: &KeyValue) -> Value {
     }
 }
 
-/// Whether the value of this revision stands there; none has revision 0.
+/// Condition that the key's value has this revision. No value has revision 0.
 fn is_of(key: &str, revision: u64) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, signed(revision))
 }
 
-/// Whether nothing stands there.
+/// Condition that the key does not exist.
 fn is_absent(key: &str) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, 0)
 }
 
-/// A key that is no text is none of ours, and is refused as that.
+/// Key as text. A key that is not UTF-8 is not ours and is rejected later.
 fn text(kv: &KeyValue) -> String {
     String::from_utf8_lossy(kv.key()).into_owned()
 }
 
-/// The first key behind all that are below this prefix, or behind the key that it is.
+/// First key after all keys below a prefix, or after the key itself if the prefix is a whole key.
 fn end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if !super::is_open(prefix) {
@@ -572,7 +579,7 @@ fn end(prefix: &str) -> Vec<u8> {
             return end;
         }
     }
-    // To the end of all keys.
+    // The end of all keys.
     vec![0]
 }
 

@@ -1,9 +1,10 @@
-//! The store between the nodes: one trait, and what stands behind it.
+//! The store that the nodes share: one trait, and its implementations for etcd and NATS.
 //!
-//! A backend holds small values under keys (`wire::key`). Every write gets a revision that is higher than all before it, until
-//! somebody throws the backend's data away. What two backends do differently is hidden here, or said in [`Error`].
+//! A backend stores small values under keys (`wire::key`). Every write gets a revision that is
+//! higher than all earlier ones, until the backend loses its data. The implementations hide the
+//! differences between two backends, or report them as [`Error`].
 
-/// What a NATS server forbids.
+/// Calls that a NATS server forbids.
 mod denials;
 /// Connections to etcd's servers.
 pub mod dial;
@@ -11,11 +12,11 @@ pub mod dial;
 pub mod etcd;
 /// NATS with JetStream.
 pub mod nats;
-/// How much is read of what each sender has.
+/// Limits on what is read of each sender's values.
 pub mod shares;
-/// TLS to a server, as rustls is told of it.
+/// Configuration of TLS to a server, for rustls.
 pub mod tls;
-/// What changes below a prefix, told for as long as it takes.
+/// A watch of the changes below a prefix.
 pub mod watch;
 
 use std::collections::BTreeSet;
@@ -27,14 +28,15 @@ use crate::identity::authority::Revocation;
 use crate::wire::key::is_list_of_targets;
 pub use crate::wire::value::Value;
 
-/// What stands below a prefix.
+/// Values below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List {
-    /// In order of their keys, or of their revisions.
+    /// The values in the order of their keys, or of their revisions.
     pub values: Vec<Value>,
-    /// Everything up to this one is in the list; not known of the latest values.
+    /// Revision of the list, which has every write up to it; 0 for [`Backend::latest`].
     pub revision: u64,
-    /// Name of the store, which another store has only if it was set up in the same way; not known of the latest values.
+    /// Name of the store: only a store that was set up in the same way has the same one. Empty for
+    /// [`Backend::latest`].
     pub store: String,
     /// Whether older values were left out.
     pub is_cut: bool,
@@ -49,14 +51,14 @@ impl From<Vec<Value>> for List {
     }
 }
 
-/// A list of which no sender has more than its share.
+/// A list with no more than a share of each sender.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shares {
-    /// What was read.
+    /// The values that were read.
     pub list: List,
-    /// The senders that have more, as their segment of the keys.
+    /// Senders that have more than was read, each as its segment of the keys.
     pub cut: BTreeSet<String>,
-    /// Some of the keys that are not read.
+    /// Some of the keys that were not read.
     pub foreign: BTreeSet<String>,
 }
 
@@ -79,7 +81,7 @@ impl Shares {
     }
 }
 
-/// How much is read at most.
+/// The most that one call reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes of keys and values.
@@ -89,7 +91,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Takes a value of this size off, if the limit allows one more.
+    /// Subtracts a value of this size if the limit allows it; whether it does.
     pub fn take(&mut self, size: usize) -> bool {
         let is_allowed = self.values > 0 && size <= self.bytes;
         if is_allowed {
@@ -100,22 +102,22 @@ impl Limit {
     }
 }
 
-/// One write below a prefix.
+/// A write below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A value is new, or newer.
+    /// A new value, or a new version of a value.
     Put(Value),
-    /// A value is gone.
+    /// The removal of a value.
     Removed {
-        /// Where it stood.
+        /// Key of the value.
         key: String,
-        /// Of its removal.
+        /// Revision of the removal.
         revision: u64,
     },
 }
 
 impl Change {
-    /// Key that has changed.
+    /// Key of the value.
     pub fn key(&self) -> &str {
         match self {
             Change::Put(value) => &value.key,
@@ -123,7 +125,7 @@ impl Change {
         }
     }
 
-    /// Of the write.
+    /// Revision of the write.
     pub fn revision(&self) -> u64 {
         match self {
             Change::Put(value) => value.revision,
@@ -132,20 +134,21 @@ impl Change {
     }
 }
 
-/// Why a backend did not do it, or why nobody knows whether it did.
+/// Reason why a call failed, or why its effect is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// It did not get there.
+    /// The call did not reach the backend.
     Unreachable(String),
-    /// The backend does not let this node do it.
+    /// The backend does not allow this node the call.
     Denied(String),
-    /// Something else stands there, or the lease has ended.
+    /// The key has another value, or the lease has ended.
     Conflict,
-    /// The backend does not hold values of this size.
+    /// The value is larger than the backend stores.
     TooLarge,
-    /// The backend has no room for it. It may have happened: etcd still takes the value that uses its quota up.
+    /// The backend is out of space. The call may have succeeded: etcd still stores the value that
+    /// exceeds its quota.
     Full(String),
-    /// It may have happened.
+    /// The call may have succeeded.
     Unknown(String),
 }
 
@@ -164,21 +167,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a backend says that cannot rank those who wait.
+/// Error of a backend that cannot order waiting runs for slots.
 pub const NO_PLACES: &str = "slots need etcd: on NATS a key that is renewed loses its place";
 
-/// The same of locks.
+/// The same error for locks.
 pub const NO_LOCKS: &str = "locks need etcd: on NATS a key that is renewed loses its place";
 
-/// How long a lease lives without a renewal, in seconds.
+/// Lifetime of a lease without a renewal, in seconds.
 pub const LEASE: u64 = 60;
 
-/// How a backend is used.
+/// Time limits for the use of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    /// How long a call may take.
+    /// Time limit of a call.
     pub call: Duration,
-    /// How long a lease lives without a renewal.
+    /// Lifetime of a lease without a renewal.
     pub lease: Duration,
 }
 
@@ -191,12 +194,12 @@ impl Default for Times {
     }
 }
 
-/// What a server says of itself.
+/// State that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Its version.
+    /// Version of the server.
     pub version: String,
-    /// What it complains of, in its own words.
+    /// Alarms in the server's own words.
     pub alarms: Vec<String>,
 }
 
@@ -205,30 +208,31 @@ pub struct Health {
 pub struct Tls {
     /// The CA's certificates.
     pub ca: Vec<u8>,
-    /// The CA's revocation lists; not read where revocation is off.
+    /// The CA's revocation lists; not used if revocation checks are off.
     pub crl: Vec<u8>,
-    /// How far revocation is looked at.
+    /// Extent of the revocation checks.
     pub revocation: Revocation,
     /// This node's certificate.
     pub certificate: Vec<u8>,
-    /// Its key.
+    /// Key of this node's certificate.
     pub key: Vec<u8>,
-    /// Whether a server that asks for no client certificate is refused.
+    /// Whether a server that requests no client certificate is rejected.
     pub refuses_open_servers: bool,
 }
 
-/// The store. Futures run on one thread, so none of them has to be `Send`.
+/// The store. Futures run on one thread and need not be `Send`.
 #[allow(async_fn_in_trait)]
 pub trait Backend {
-    /// What [`Backend::follow`] gives.
+    /// Stream of changes that [`Backend::follow`] returns.
     type Feed: Feed;
-    /// What keeps places of this node alive.
+    /// A lease, which keeps keys of this node alive.
     type Lease;
 
-    /// Values below a prefix now. Here and below, a prefix that does not end with a slash is one whole key.
+    /// Values below a prefix now. In all methods, a prefix that does not end with a slash is one
+    /// whole key.
     async fn list(&self, prefix: &str) -> Result<List, Error>;
 
-    /// The same, without what is sorted out.
+    /// Values below a prefix now, without those that the sorter rejects.
     async fn list_shares(&self, prefix: &str, mut sorter: Sorter<'_>) -> Result<Shares, Error> {
         let mut list = self.list(prefix).await?;
         let is_taken = |value: &Value| sorter.takes(&value.key, value.size());
@@ -236,43 +240,46 @@ pub trait Backend {
         Ok(Shares::new(list, sorter))
     }
 
-    /// The values below a prefix that were written last, the newest first, up to a limit. Where it is the number of values that cuts the list,
-    /// there may be an eighth fewer. A segment `*` of the prefix stands for any one. Lists of targets are left out: each may be as long as a
-    /// hundred results.
+    /// The most recently written values below a prefix, newest first, up to a limit. If the number
+    /// of values cuts the list, it may have an eighth fewer. A segment `*` of the prefix matches
+    /// any one segment. Lists of targets are left out: each may be as long as a hundred results.
     async fn latest(&self, prefix: &str, limit: Limit) -> Result<List, Error>;
 
-    /// What is written below a prefix after a revision. Of several writes to one key the older ones may be left out.
+    /// Writes below a prefix after a revision. Of several writes to one key, the older ones may be
+    /// left out.
     async fn follow(&self, prefix: &str, after: u64) -> Result<Self::Feed, Error>;
 
-    /// Writes a value, whatever stood there, for this long at least or until it is removed. Its revision.
+    /// Writes a value, whether the key exists or not, and returns its revision. The value lives at
+    /// least for `ttl`, or until it is removed.
     async fn put(&self, key: &str, bytes: &[u8], ttl: Option<Duration>) -> Result<u64, Error>;
 
-    /// Writes a value where none is, for as long as the lease lives. Its revision; [`Error::Conflict`] where one is.
+    /// Creates a key that lives as long as the lease, and returns its revision; [`Error::Conflict`]
+    /// if the key exists.
     async fn create(&self, _key: &str, _bytes: &[u8], _lease: &Self::Lease) -> Result<u64, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// Whether a key keeps its place while its lease is renewed; without that there are no slots.
+    /// Whether a key keeps its position in the queue while its lease is renewed. Slots need that.
     const HAS_PLACES: bool = false;
 
-    /// Of what stands below a prefix and was not written after a revision, the values that were written first, in that order; about
-    /// so many, or all if they are fewer.
+    /// Values below a prefix that were not written after the revision `until`: those that were
+    /// written first, in that order. About `most` of them, or all if there are fewer.
     async fn oldest(&self, _prefix: &str, _until: u64, _most: usize) -> Result<List, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// What is removed below a prefix after a revision. What is written there may be told too.
+    /// Removals below a prefix after a revision. The feed may contain writes too.
     async fn follow_removals(&self, _prefix: &str, _after: u64) -> Result<Self::Feed, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// The values at these keys. A value that has more bytes than this is left out, with its key.
+    /// Values at these keys. A value with more than `longest` bytes is left out, with its key.
     async fn get(&self, _keys: &[String], _longest: usize) -> Result<Vec<Value>, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// Writes a value in the place of the one of this revision, for as long as the lease lives. Its revision;
-    /// [`Error::Conflict`] where another one stands, or none.
+    /// Replaces the value of this revision for the lifetime of the lease, and returns the new
+    /// revision; [`Error::Conflict`] if the key has another revision or does not exist.
     async fn replace(
         &self,
         _key: &str,
@@ -283,26 +290,28 @@ pub trait Backend {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// Writes a value, whatever stood there, while nothing stands at another key. Its revision; [`Error::Conflict`] where something does.
+    /// Writes a value, whether `key` exists or not, provided that `other` does not exist, and
+    /// returns the revision; [`Error::Conflict`] if `other` exists.
     async fn put_unless(&self, _key: &str, _bytes: &[u8], _other: &str) -> Result<u64, Error> {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// The number of a lease, by which another connection finds it again.
+    /// Number of a lease, with which another connection can use it.
     fn number(&self, _lease: &Self::Lease) -> i64 {
         0
     }
 
-    /// The lease of this number, whether it lives or not; none where leases have no numbers.
+    /// Lease of this number, whether it is alive or not; `None` if leases have no numbers.
     fn lease(&self, _number: i64) -> Option<Self::Lease> {
         None
     }
 
-    /// Removes a value if it is the one of this revision or gone already; [`Error::Conflict`] if it is another.
+    /// Removes the value of this revision. Succeeds if the key does not exist; [`Error::Conflict`]
+    /// if it has another revision.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error>;
 
-    /// Removes the value of this revision while the value at another key is the one of that revision, or none is where that is 0;
-    /// [`Error::Conflict`] where either is another.
+    /// Removes the value of this revision, provided that the other key has the other revision, or
+    /// does not exist if that is 0; [`Error::Conflict`] if either differs.
     async fn remove_while(
         &self,
         _key: &str,
@@ -312,44 +321,45 @@ pub trait Backend {
         Err(Error::Denied(NO_PLACES.to_owned()))
     }
 
-    /// A new lease, of the length in [`Times`].
+    /// A new lease with the lifetime in [`Times`].
     async fn grant(&self) -> Result<Self::Lease, Error>;
 
-    /// Begins a lease's time anew; [`Error::Conflict`] if it has ended. By nothing else is it noticed that a connection fell
-    /// silent: whoever follows does this again and again.
+    /// Renews a lease; [`Error::Conflict`] if it has ended. Only a renewal detects a silent
+    /// connection, so callers that follow changes renew periodically.
     async fn renew(&self, lease: &Self::Lease) -> Result<(), Error>;
 
-    /// The revision that a list below a prefix had when a lease was renewed last, if the backend said it. A list of that revision
-    /// need not be made again.
+    /// Revision that a list below a prefix had at the last renewal of a lease, if the backend
+    /// returned it. A list of that revision need not be read again.
     fn newest(&self, _prefix: &str) -> Option<u64> {
         None
     }
 
-    /// Whether there is room for what is worth less than triggers; [`Error::Full`] if there is not.
+    /// Checks that the backend has room for values that matter less than triggers; [`Error::Full`]
+    /// if not.
     async fn has_room(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Ends a lease, and removes its keys.
+    /// Ends a lease and removes its keys.
     async fn revoke(&self, _lease: Self::Lease) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// Changes, as they come.
+/// Changes in the order in which the backend sends them.
 #[allow(async_fn_in_trait)]
 pub trait Feed {
-    /// The next change; an error if there will be none, because the backend went away or no longer knows them. Giving up
-    /// waiting loses nothing.
+    /// The next change; an error if there will be none, because the backend is unreachable or no
+    /// longer has the changes. Cancel-safe.
     async fn next(&mut self) -> Result<Change, Error>;
 }
 
-/// Whether a key is below a prefix, or the key that the prefix is.
+/// Whether a key is below a prefix, or is the prefix itself.
 pub fn is_below(key: &str, prefix: &str) -> bool {
     key == prefix || (is_open(prefix) && key.starts_with(prefix))
 }
 
-/// Whether [`Backend::latest`] reads a key: a segment `*` of the prefix stands for any one.
+/// Whether [`Backend::latest`] reads a key. A segment `*` of the prefix matches any one segment.
 pub fn is_latest(key: &str, prefix: &str) -> bool {
     if is_list_of_targets(key) {
         return false;
@@ -362,20 +372,21 @@ pub fn is_latest(key: &str, prefix: &str) -> bool {
     rest.is_some_and(|(_, rest)| is_below(rest, after))
 }
 
-/// Whether keys may continue a prefix; otherwise it is one whole key.
+/// Whether keys may continue a prefix; otherwise the prefix is one whole key.
 fn is_open(prefix: &str) -> bool {
     prefix.is_empty() || prefix.ends_with('/')
 }
 
-/// How much is kept of a value: more than any of ours has, so that a longer one is none.
+/// Bytes of a value that are kept. Our values are shorter, so a cut value is always invalid.
 const KEPT: usize = 2 << 20;
 
-/// What is kept of a value. Whoever may write there could have many long ones kept otherwise.
+/// Beginning of a value, cut at `KEPT`: any writer could otherwise fill the memory with long
+/// values.
 fn beginning(bytes: &[u8]) -> Vec<u8> {
     bytes[..bytes.len().min(KEPT)].to_vec()
 }
 
-/// Whether a connection has ended without a farewell.
+/// Whether a connection was closed without a proper shutdown.
 fn is_closed(cause: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     let kind = cause.downcast_ref().map(std::io::Error::kind);
@@ -384,8 +395,8 @@ fn is_closed(cause: &(dyn std::error::Error + 'static)) -> bool {
         || cause.to_string().starts_with(no_farewell)
 }
 
-/// The words of an error and of its causes, in a line. A connection that ends is told without the libraries' words, which are of TLS, of
-/// HTTP/2 or of a pipe, as it happens.
+/// An error and its causes in one line. A closed connection is reported without the libraries'
+/// words, which may be about TLS, HTTP/2 or a pipe.
 fn with_causes(words: String, mut source: Option<&(dyn std::error::Error + 'static)>) -> String {
     let mut words = words;
     while let Some(cause) = source {

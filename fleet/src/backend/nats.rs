@@ -1,21 +1,23 @@
-//! NATS with JetStream: a stream for each section of keys, laid out as NATS lays out its buckets of keys and values.
+//! NATS with JetStream: one stream for each section of keys, laid out like a key-value bucket of
+//! NATS.
 //!
-//! A stream keeps the newest message of each subject. A removal is a message that says so; it is sent under the condition that
-//! the last message is the one that was read. Everything in a stream lives equally long. There are no leases.
+//! A stream keeps the newest message of each subject. A removal is a message with a header that
+//! marks it; the server stores it only if the last message is the one that was read. All messages
+//! of a stream have the same lifetime. There are no leases.
 
-/// How a consumer is made.
+/// Configuration of a consumer.
 mod consumer;
 /// Descriptions of streams by the server.
 mod description;
-/// Meaning of the client's errors.
+/// Conversion of the client's errors.
 mod errors;
 /// Headers of messages.
 mod headers;
-/// The values that were written last.
+/// Most recently written values.
 mod latest;
 /// The messages of a consumer.
 mod messages;
-/// The streams: what is asked of them, and how they are made.
+/// The streams: their creation and the requests about them.
 mod streams;
 
 use std::cell::RefCell;
@@ -47,36 +49,39 @@ use super::shares::Sorter;
 use super::{Backend, Change, Error, Health, Limit, List, Shares, Times, Tls, Value};
 use crate::wire::name::{Namespace, Node};
 
-/// As seldom as can be: whether the server lives is asked with each beat.
+/// Interval of the client's pings, as long as possible: each renewal of the lease checks the server
+/// anyway.
 const PING: Duration = Duration::from_secs(24 * 3600);
 /// The sections that nodes watch.
 const WATCHED: [&str; 2] = ["to", "result"];
 
-/// How often a removal is tried while members of a cluster disagree on what stands at the key.
+/// Number of attempts to remove a key while members of a cluster disagree on its value.
 const REMOVALS: usize = 5;
 
-/// A client.
+/// Client of NATS.
 #[derive(Clone)]
 pub struct Nats {
     client: Client,
     jetstream: Context,
     namespace: Namespace,
     times: Times,
-    /// What the server forbade of late.
+    /// Recent refusals of the server.
     denials: Denials,
-    /// The last revision that a list showed, by prefix.
+    /// Last revision that a list had, by prefix.
     listed: Arc<Mutex<BTreeMap<String, u64>>>,
-    /// The last numbers of the streams that are watched, as far as the last renewal was told them.
+    /// Last sequence numbers of the watched streams that the last renewal returned.
     newest: Rc<RefCell<BTreeMap<&'static str, u64>>>,
-    /// How often the connection was lost. The client makes another one by itself, of which a server that began anew knows nothing.
+    /// Number of lost connections. The client reconnects automatically, but a server that restarted
+    /// does not know the consumers of the old connection.
     broken: watch::Receiver<u64>,
 }
 
 impl Nats {
-    /// Connects to one of these servers, `tls://HOST:PORT` each, as this node, and makes the streams of a fleet that are not there.
+    /// Connects to one of these servers (`tls://HOST:PORT` each) as this node, and creates the
+    /// missing streams of the fleet.
     ///
     /// # Errors
-    /// No server can be reached, none lets this node in, or none has JetStream.
+    /// No server is reachable, none admits this node, or none has JetStream.
     pub async fn connect(
         servers: &[String],
         tls: Option<&Tls>,
@@ -91,9 +96,10 @@ impl Nats {
             .connection_timeout(times.call)
             .request_timeout(Some(times.call))
             .ping_interval(PING)
-            // A cluster names its members by addresses, which stand in no certificate of Puppet's.
+            // A cluster announces its members by addresses, which are not in the certificates of
+            // Puppet's CA.
             .ignore_discovered_servers()
-            // Answers for this node go where no other may listen.
+            // Only this node may subscribe to its inbox prefix.
             .custom_inbox_prefix(format!("_INBOX_{}", node.segment()))
             .event_callback(move |event| {
                 match event {
@@ -138,7 +144,7 @@ impl Nats {
         Ok(nats)
     }
 
-    /// What the server says of itself. That it has JetStream was known before.
+    /// State that the server reports. JetStream was checked when the connection was made.
     ///
     /// # Errors
     /// There is no connection.
@@ -153,7 +159,7 @@ impl Nats {
     /// Whether this node may read below a prefix.
     ///
     /// # Errors
-    /// The node has no right to, or the server did not answer.
+    /// The node may not, or the server did not answer.
     pub async fn may_read(&self, prefix: &str) -> Result<(), Error> {
         self.waiting(prefix, 1).await.map(drop)
     }
@@ -171,7 +177,8 @@ impl Nats {
         }
     }
 
-    /// Asks JetStream's API for something that changes nothing, or may be done twice: what it answers, or why it refuses.
+    /// Makes a call of JetStream's API that changes nothing or may be repeated: its answer, or the
+    /// refusal.
     async fn ask<T: DeserializeOwned>(
         &self,
         call: &str,
@@ -194,7 +201,7 @@ impl Nats {
         format!("again_{}_{section}", self.namespace)
     }
 
-    /// The section and the subject of a key, or of a prefix that ends with a slash.
+    /// Section and subject of a key, or of a prefix that ends with a slash.
     fn place<'k>(&self, key: &'k str) -> Result<(&'k str, String), Error> {
         let root = format!("again/v1/{}/", self.namespace);
         let below = key
@@ -211,7 +218,8 @@ impl Nats {
         ))
     }
 
-    /// Nothing may be sent while there is no connection: the client would keep it and send it later.
+    /// Checks that there is a connection: without one, the client would keep a message and send it
+    /// later.
     fn is_connected(&self) -> Result<(), Error> {
         if self.client.connection_state() == State::Connected {
             return Ok(());
@@ -219,11 +227,11 @@ impl Nats {
         Err(Error::Unreachable("there is no connection".to_owned()))
     }
 
-    /// Delivers what stands, or comes, below a prefix; and how much stands there.
+    /// Messages below a prefix from `from` on, and the number of those already stored.
     async fn deliver(&self, prefix: &str, from: Start) -> Result<(Messages, u64), Error> {
         self.is_connected()?;
         let (inbox, since) = (self.client.new_inbox(), Instant::now());
-        // Before the consumer, whose first messages nobody would hear.
+        // The subscription precedes the consumer, whose first messages would be lost otherwise.
         let heard = self.client.subscribe(inbox.clone()).await;
         let heard = heard.map_err(|e| Error::Unreachable(causes(&e)))?;
         let pending = self.consume(prefix, from, &inbox).await?;
@@ -239,7 +247,8 @@ impl Nats {
         Ok((messages, pending))
     }
 
-    /// Makes a consumer, which sends to an inbox if somebody listens there. How many messages wait for it.
+    /// Creates a consumer, which sends to the inbox if there is a subscriber. Returns the number of
+    /// messages that wait for it.
     async fn consume(&self, prefix: &str, from: Start, inbox: &str) -> Result<u64, Error> {
         let (section, filter) = self.place(prefix)?;
         self.is_connected()?;
@@ -250,7 +259,7 @@ impl Nats {
         let call = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
         let mut made = self.ask::<Consumer>(&call, &question).await?;
         if made.is_err() {
-            // A stream that is made at this very moment is said to be invalid.
+            // The server calls a stream invalid that is being created at the same time.
             tokio::time::sleep(self.times.call / 10).await;
             made = self.ask(&call, &question).await?;
         }
@@ -263,7 +272,7 @@ impl Nats {
     async fn publish(&self, key: &str, bytes: &[u8], headers: HeaderMap) -> Result<u64, Error> {
         let (section, _) = self.place(key)?;
         match self.publish_once(key, bytes, &headers).await {
-            // Nobody listens there: nothing has happened.
+            // The stream has no subscriber: nothing has changed.
             Err(Error::Unreachable(_)) => {
                 self.prepare(section).await?;
                 self.publish_once(key, bytes, &headers).await
@@ -293,13 +302,14 @@ impl Nats {
         }
     }
 
-    /// What the server says of a prefix's stream.
+    /// The server's description of a prefix's stream.
     async fn stream(&self, prefix: &str) -> Result<Stream, Error> {
         let (section, _) = self.place(prefix)?;
         self.prepare(section).await
     }
 
-    /// Number of the newest message under a key, and whether it is a value, not a removal.
+    /// Sequence number of the newest message of a key, and whether it is a value rather than a
+    /// removal.
     async fn newest(&self, key: &str) -> Result<Option<(u64, bool)>, Error> {
         let (section, subject) = self.place(key)?;
         self.is_connected()?;
@@ -309,8 +319,9 @@ impl Nats {
         headers::newest(self.unless_denied(&call, answer).await??)
     }
 
-    /// Sends a question without content. The client's own calls interpret the status of an answer before its headers, but in an answer that
-    /// holds a stored message both may be from the writer of that message.
+    /// Sends a request without content. The client's own calls interpret the status of an answer
+    /// before its headers, but in an answer with a stored message the writer of that message may
+    /// have set both.
     async fn answer_as_it_comes(&self, call: &str) -> Result<Message, Error> {
         let inbox = self.client.new_inbox();
         let answers = self.client.subscribe(inbox.clone()).await;
@@ -325,7 +336,8 @@ impl Nats {
         answer.ok_or_else(|| Error::Unreachable(format!("no answer from {call}")))
     }
 
-    /// Asks for the last numbers of the streams that are watched. One that this node may not ask for, or that is gone, is not known.
+    /// Reads the last sequence numbers of the watched streams. The number stays unknown for a
+    /// stream that does not exist or that this node may not query.
     async fn look_at_streams(&self) -> Result<(), Error> {
         let numbers = join_all(WATCHED.map(|section| async move {
             let stream = format!("KV_{}", self.bucket(section));
@@ -347,7 +359,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Reads with more and more patience, until all of it came.
+    /// Repeats a read with longer and longer time limits until it is complete.
     async fn patiently<T>(
         &self,
         read: impl AsyncFn(Duration) -> Result<Option<T>, Error>,
@@ -361,8 +373,9 @@ impl Nats {
         Err(Error::Unreachable("the list ended early".to_owned()))
     }
 
-    /// Sees the messages below a prefix, up to this number; nothing if not all of them came, each within this time;
-    /// [`Error::TooLarge`] if they have more bytes than this. What was counted first and has expired since never comes.
+    /// Passes the messages below a prefix up to the sequence number `until` to `see`; `None` if one
+    /// takes longer than `patience`; [`Error::TooLarge`] if they have more than `most` bytes. A
+    /// message that expires after it was counted never arrives.
     async fn read(
         &self,
         prefix: &str,
@@ -389,7 +402,8 @@ impl Nats {
         Ok(Some(()))
     }
 
-    /// Values below a prefix, without what is sorted out; none if not all of them came.
+    /// Values below a prefix, without those that the sorter rejects; `None` if some did not arrive
+    /// in time.
     async fn list_once(
         &self,
         prefix: &str,
@@ -434,7 +448,8 @@ impl Backend for Nats {
             .await
     }
 
-    /// A server sends everything. What is beyond a share is dropped as it comes.
+    /// Values below a prefix. The server sends all of them; those beyond a share are dropped on
+    /// arrival.
     async fn list_shares(&self, prefix: &str, sorter: Sorter<'_>) -> Result<Shares, Error> {
         self.patiently(async |patience| {
             let mut sorter = sorter.clone();
@@ -450,14 +465,14 @@ impl Backend for Nats {
     }
 
     async fn follow(&self, prefix: &str, after: u64) -> Result<Following, Error> {
-        // The member that lists may not know yet what the one that leads has counted.
+        // The member that lists may lag behind the leader's sequence number.
         let shown = {
             let listed = self.listed.lock().unwrap_or_else(|e| e.into_inner());
             listed.get(prefix).map_or(after, |shown| after.min(*shown))
         };
         let mut broken = self.broken.clone();
         broken.mark_unchanged();
-        // Beyond its end a stream that began anew would be silent until it has grown that far.
+        // A stream that was recreated would send nothing until its numbers exceed `after`.
         if self.stream(prefix).await?.state.last_sequence < after {
             return Err(Error::Unreachable(format!(
                 "changes after revision {after} are not known any more"
@@ -471,8 +486,9 @@ impl Backend for Nats {
         self.publish(key, bytes, HeaderMap::new()).await
     }
 
-    /// In a cluster only the leader knows the newest message of a key, and `newest` may be answered by a member that lags behind. A
-    /// key that looks gone is therefore removed again under the condition that its last message is the one seen: the leader decides.
+    /// Removes a value. In a cluster only the leader knows the newest message of a key, and a
+    /// member that lags behind may answer `newest`. A key that seems removed is therefore removed
+    /// again, on condition that its last message is the one seen: the leader decides.
     async fn remove(&self, key: &str, revision: u64) -> Result<(), Error> {
         let mut last = revision;
         for _ in 0..REMOVALS {
@@ -506,13 +522,13 @@ impl Backend for Nats {
     }
 }
 
-/// The part of a consumer's description that is used.
+/// The fields of a consumer's description that are used.
 #[derive(Deserialize)]
 struct Consumer {
     num_pending: u64,
 }
 
-/// Name of a store by the time when its stream was made, which a backup keeps.
+/// Name of a store: the time when its stream was created, which a backup preserves.
 fn name_of_store(created: OffsetDateTime) -> String {
     format!("nats {}", created.unix_timestamp_nanos())
 }

@@ -1,5 +1,6 @@
-//! How much is read of what each sender has below a prefix: keys are `PREFIX/SENDER/NAME`, and what one sender puts there must not fill
-//! the memory of who reads, nor keep another's values from being read.
+//! Limits on what is read of each sender's values below a prefix. Keys are `PREFIX/SENDER/NAME`;
+//! the values of one sender must not fill the memory of the reader, nor keep the values of others
+//! from being read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Formatter};
@@ -8,19 +9,19 @@ use std::rc::Rc;
 
 use crate::wire::quota::{Amount, Quotas};
 
-/// How many senders that have more are known by name.
+/// Largest number of senders with more values than were read that are known by name.
 pub const MOST_CUT: usize = 1000;
-/// How many keys that are not read are named together.
+/// Largest number of keys not read that are reported together.
 const MOST_FOREIGN: usize = 16;
 
-/// What may be read below a prefix.
+/// Limits on what is read below a prefix.
 #[derive(Clone)]
 pub struct Bounds {
-    /// Of each sender.
+    /// Limit for each sender.
     pub of_sender: Amount,
-    /// Bytes of all senders together.
+    /// Limit for all senders together, in bytes.
     pub most_bytes: usize,
-    /// Whether a key is read. Whatever may stand at others does not count.
+    /// Whether a key is read. Other keys do not count towards the limits.
     pub is_read: Rc<dyn Fn(&str) -> bool>,
 }
 
@@ -32,7 +33,7 @@ impl Debug for Bounds {
 }
 
 impl Bounds {
-    /// Nothing is read yet.
+    /// Quotas of which nothing is used yet.
     pub fn quotas(&self) -> Quotas<String> {
         Quotas::new(self.of_sender).with_most_bytes(self.most_bytes)
     }
@@ -44,22 +45,24 @@ pub fn segment<'k>(prefix: &str, key: &'k str) -> &'k str {
     below.split('/').next().unwrap_or(below)
 }
 
-/// Sorts out what is beyond a share, while a list is read. What was read before has its room before anything else.
+/// Filter that rejects values beyond a share while a list is read. Values that were read before
+/// have priority.
 #[derive(Debug, Clone)]
 pub struct Sorter<'r> {
     prefix: &'r str,
     bounds: &'r Bounds,
-    /// Sizes of what was read before, in bytes.
+    /// Sizes of the values that were read before, in bytes.
     known: &'r BTreeMap<String, usize>,
     used: Quotas<String>,
-    /// The senders that have more, and one more than are known by name if those are too many.
+    /// Senders that have more than was read; at most one more than `MOST_CUT`.
     pub cut: BTreeSet<String>,
     /// Some of the keys that are not read.
     pub foreign: BTreeSet<String>,
 }
 
 impl<'r> Sorter<'r> {
-    /// For keys below this prefix, some of which were read before and are counted.
+    /// A filter for keys below this prefix. `known` are the values read before, and `used` counts
+    /// them.
     pub fn new(
         prefix: &'r str,
         bounds: &'r Bounds,
@@ -76,7 +79,8 @@ impl<'r> Sorter<'r> {
         }
     }
 
-    /// Whether a value of this size, in bytes, is read. After the first new one that is beyond its sender's share, no new one is.
+    /// Whether a value of this size, in bytes, is read. After the first new value beyond its
+    /// sender's share, no new value of that sender is.
     pub fn takes(&mut self, key: &str, size: usize) -> bool {
         if !(self.bounds.is_read)(key) {
             if self.foreign.len() < MOST_FOREIGN {
@@ -99,13 +103,13 @@ impl<'r> Sorter<'r> {
         is_taken
     }
 
-    /// The first key behind this one that may be read, if its sender has more.
+    /// The first key after this one that may be read, if its sender has more than was read.
     pub fn skips(&self, key: &str) -> Option<Vec<u8>> {
         let sender = segment(self.prefix, key);
         if !self.cut.contains(sender) {
             return None;
         }
-        // The character after the slash.
+        // 0 is the character after the slash.
         let end = format!("{}{sender}0", self.prefix);
         let behind = (Bound::Excluded(key), Bound::Excluded(end.as_str()));
         let mut known = self.known.range::<str, _>(behind);

@@ -1,4 +1,4 @@
-//! TLS to the backend: rustls with its provider of ring, and what Puppet's CA has made.
+//! TLS to the backend: rustls with the ring provider, and the certificates of Puppet's CA.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +16,10 @@ use crate::identity::authority::{Revocation, lists};
 use crate::identity::own::Own;
 use crate::wire::Malformed;
 
-/// Configuration of a client that trusts the Puppet CA alone, and shows this node's certificate.
+/// Configuration of a client that trusts only the Puppet CA and presents this node's certificate.
 ///
-/// A server sends no certificate but its own, so each of the CA's counts as a root. A server whose certificate is revoked is
-/// refused; an expired revocation list still counts.
+/// A server sends no certificate but its own, so each of the CA's certificates is a root. A server
+/// with a revoked certificate is rejected; an expired revocation list still counts.
 ///
 /// # Errors
 /// A certificate, a revocation list or the key cannot be used.
@@ -43,7 +43,7 @@ pub fn configuration(tls: &Tls) -> Result<ClientConfig, Malformed> {
     if tls.revocation == Revocation::Leaf {
         verifier = verifier.only_check_end_entity_revocation();
     }
-    // What this program says of a key that is of no use names its kind.
+    // The error of `Own::new` for an unusable key names its kind.
     let of_key = |e: String| {
         Own::new(&tls.certificate, &tls.key)
             .err()
@@ -68,9 +68,10 @@ pub fn configuration(tls: &Tls) -> Result<ClientConfig, Malformed> {
     Ok(configuration)
 }
 
-/// Refuses a server that has asked for no client certificate by the time that its own is verified. rustls looks for the
-/// client's certificate when the server asks for it, which is before that in TLS 1.2 and 1.3, and for the schemes of
-/// signatures when it begins a connection. For connections that are made one after the other.
+/// Verifier that rejects a server which has not requested a client certificate before its own is
+/// verified. rustls looks up the client's certificate when the server requests it, which is before
+/// that in TLS 1.2 and 1.3, and looks up the signature schemes when it begins a connection. Only
+/// for connections made one after the other.
 #[derive(Debug)]
 struct ClosedServer {
     verifier: Arc<WebPkiServerVerifier>,
@@ -127,14 +128,14 @@ impl ServerCertVerifier for ClosedServer {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // What the server of a connection that broke off has asked for does not count for the next one.
+        // A request of an earlier connection that broke off does not count for the next one.
         self.is_asked.store(false, Ordering::Relaxed);
         self.verifier.supported_verify_schemes()
     }
 }
 
-/// Remedies for errors of TLS, by words of the error: alerts of the server, then faults of its certificate, then of this
-/// node's files.
+/// Remedies for TLS errors, by words of the error: alerts of the server, then faults of its
+/// certificate, then of this node's files.
 const REMEDIES: &[(&[&str], &str)] = &[
     (
         &[
@@ -239,7 +240,7 @@ const REMEDIES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Remedy for the error of TLS that these words tell of; none if it is no such error.
+/// Remedy for a TLS error with these words; `None` if they are of another error.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let named = |(words, _): &&(&[&str], &str)| words.iter().any(|word| why.contains(word));
     REMEDIES.iter().find(named).map(|(_, remedy)| *remedy)

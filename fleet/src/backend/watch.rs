@@ -1,9 +1,10 @@
-//! What changes below a prefix, told for as long as it takes: over lost connections, compactions, and a backend that lost its
-//! data.
+//! A watch of the changes below a prefix. It continues over lost connections, compactions, and a
+//! backend that lost its data.
 //!
-//! A watch lists, and follows from there. Whenever following ends, and whenever it is asked to and the backend does not say that
-//! nothing was written since, it lists again and tells the difference to what it told before, removals too. So what is told is at any time what a list would show, however many
-//! events the backend lost in between; old etcds lose some.
+//! A watch lists, and follows from there. It lists again whenever following ends, and on request
+//! unless the backend says that nothing was written since. It then reports the difference to what
+//! it reported before, including removals. So the reported state always equals that of a list,
+//! however many events the backend lost in between; old etcds lose some.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -20,25 +21,25 @@ use super::shares::{Bounds, MOST_CUT, Sorter};
 use super::{Backend, Change, Error, Feed, Shares, Value, shares};
 use crate::wire::quota::{Amount, Quotas};
 
-/// The first pause after a failure, at most; it doubles with each.
+/// The longest first pause after a failure; the limit doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// How long after a list that tells less than was told the next one is made.
+/// Pause after a list with an older revision than the watch has reported, until the next list.
 const LAG: Duration = Duration::from_secs(2);
-/// The longest pause.
+/// Longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A change.
     Changed(Change),
-    /// Everything that there is was told, but for what was cut off.
+    /// Everything in the list has been reported, except what was cut off.
     Complete,
-    /// Below this segment of the keys there is more than is told; said once of each.
+    /// Below this segment of the keys there is more than is reported; sent once for each segment.
     Cut(String),
-    /// A value at this key is not read.
+    /// The value at this key is not read.
     Foreign(String),
-    /// The backend cannot be asked at present. Told once each time.
+    /// The backend is unreachable at present. Sent once for each interruption.
     Lost(Error),
 }
 
@@ -46,43 +47,44 @@ pub enum Event {
 pub struct Watch<'e, E: Backend> {
     backend: &'e E,
     prefix: String,
-    /// What was told.
+    /// The values that were reported.
     told: BTreeMap<String, Mark>,
-    /// What may be told, if that is bounded.
+    /// Limits on what is reported, if any.
     bounds: Option<Bounds>,
-    /// How much of it was.
+    /// The used part of the limits.
     used: Quotas<String>,
-    /// The segments below which there is more, those of which that was said, and those below which there is room again.
+    /// The segments below which there is more; those of them that were reported; and those below
+    /// which there is room again.
     cut: BTreeSet<String>,
     said: BTreeSet<String>,
     roomy: BTreeSet<String>,
     /// Whether more segments were cut off than are known by name.
     is_more_cut: bool,
-    /// How full all together were when segments were cut off.
+    /// Fullness of all shares together when segments were cut off.
     fullness: u8,
-    /// Whether keys that a list does not read were named.
+    /// Whether keys that a list does not read were reported.
     has_named_foreign: bool,
-    /// Everything up to this one was told.
+    /// Revision up to which everything was reported.
     revision: u64,
-    /// Of the last list.
+    /// Revision of the last list.
     listed: u64,
     feed: Option<E::Feed>,
-    /// Whether a list is due though the feed works.
+    /// Whether a list is due although the feed works.
     list_again: bool,
-    /// When the next list is due after one that told less than was told.
+    /// Time of the next list after one with an older revision.
     behind_until: Option<Instant>,
     ready: VecDeque<Event>,
-    /// Since when it follows.
+    /// Time when following began.
     since: Instant,
     is_lost: bool,
-    /// In a row, with no change and little time between them.
+    /// Number of failures in a row, with no change and little time between them.
     failures: u32,
     dice: StdRng,
 }
 
 impl<'e, E: Backend> Watch<'e, E> {
-    /// Begins with everything that there is. The seed draws the pauses: nodes that lost a backend together must not come back
-    /// together.
+    /// A watch that begins with everything below the prefix. The seed randomizes the pauses: nodes
+    /// that lost a backend at the same time must not reconnect at the same time.
     pub fn new(backend: &'e E, prefix: impl Into<String>, seed: u64) -> Self {
         Watch {
             backend,
@@ -109,8 +111,8 @@ impl<'e, E: Backend> Watch<'e, E> {
         }
     }
 
-    /// Tells no more than this below each of the next segments of the keys, and of all. The rest stays in the backend, and is read when what
-    /// was told is removed there.
+    /// Limits what is reported below each next segment of the keys, and of all together. The rest
+    /// stays in the backend, and is read when reported values of that segment are removed.
     #[must_use]
     pub fn within(mut self, bounds: Bounds) -> Self {
         self.used = bounds.quotas();
@@ -118,12 +120,12 @@ impl<'e, E: Backend> Watch<'e, E> {
         self
     }
 
-    /// Lists again before it waits for the next change.
+    /// Requests a list before the next change.
     pub fn list_again(&mut self) {
         self.list_again = true;
     }
 
-    /// What comes next. Giving up waiting loses nothing.
+    /// The next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -146,7 +148,7 @@ impl<'e, E: Backend> Watch<'e, E> {
         }
     }
 
-    /// Follows no more. What there is to tell of it.
+    /// Stops following. Returns the event to report, if the error is the first of an interruption.
     fn fail(&mut self, error: Error) -> Option<Event> {
         let has_followed = self.feed.take().is_some();
         if has_followed && self.since.elapsed() > LONGEST_PAUSE {
@@ -176,8 +178,8 @@ impl<'e, E: Backend> Watch<'e, E> {
         Ok(())
     }
 
-    /// Lists. A member of a cluster that lags behind tells less than was told for a moment, a backend that began anew
-    /// for longer.
+    /// Lists. A member of a cluster that lags behind has an older revision than was reported for a
+    /// moment, a backend that lost its data for longer.
     async fn list(&mut self, below: &str) -> Result<Shares, Error> {
         loop {
             if let Some(time) = self.behind_until {
@@ -203,12 +205,12 @@ impl<'e, E: Backend> Watch<'e, E> {
         self.backend.list_shares(below, sorter).await
     }
 
-    /// Tells more of what is below a segment.
+    /// Reports more of what is below a segment.
     async fn fill(&mut self, segment: String) -> Result<(), Error> {
         let below = format!("{}{segment}/", self.prefix);
         let mut shares = self.list(&below).await?;
         if shares.list.revision < self.revision {
-            // The backend began anew.
+            // The backend lost its data.
             self.feed = None;
             return Ok(());
         }
@@ -229,7 +231,7 @@ impl<'e, E: Backend> Watch<'e, E> {
         Ok(())
     }
 
-    /// Whether a value may be told, perhaps in place of an older one.
+    /// Whether the limits allow a value to be reported, perhaps in place of an older one.
     fn has_room(&mut self, value: &Value) -> bool {
         let segment = self.segment(&value.key);
         let known = self.told.get(&value.key).map(|known| known.size);
@@ -243,7 +245,7 @@ impl<'e, E: Backend> Watch<'e, E> {
         shares::segment(&self.prefix, key).to_owned()
     }
 
-    /// Leaves what else is below these segments in the backend.
+    /// Marks these segments as cut off: their other values stay in the backend.
     fn leave(&mut self, segments: BTreeSet<String>) {
         for segment in segments {
             if self.said.len() < MOST_CUT && self.said.insert(segment.clone()) {
@@ -258,14 +260,15 @@ impl<'e, E: Backend> Watch<'e, E> {
         }
     }
 
-    /// Reads more below a segment where there is room again, and below all if there is room again for all together.
+    /// Schedules a read of more below a segment if it has room again, and of everything if all
+    /// together have room again.
     fn read_more(&mut self, segment: String) {
         if self.cut.contains(&segment) && self.used.is_half_empty(&segment) {
             self.roomy.insert(segment);
         }
         if self.used.fullness() < self.fullness {
             self.fullness = self.used.fullness();
-            // No list is of this revision.
+            // No list has this revision.
             (self.list_again, self.listed) = (true, u64::MAX);
         }
     }
@@ -279,7 +282,8 @@ impl<'e, E: Backend> Watch<'e, E> {
         let began_anew = list.list.revision < self.revision;
         let (cut, is_more_cut) = (self.cut.clone(), self.is_more_cut);
         self.take(list);
-        // There is something that the feed should have told: it may be dead. Of what is cut off a list may show another part.
+        // The feed has missed a change and may be dead. Changes of a segment that was cut off do
+        // not count: a list may contain another part of it.
         let is_missed = |event: &Event| match event {
             Event::Changed(change) => {
                 let segment = self.segment(change.key());
@@ -307,7 +311,8 @@ impl<'e, E: Backend> Watch<'e, E> {
             return Ok(());
         }
         let known = self.told.get(change.key()).map(|known| known.revision);
-        // What the list told already, what is told twice, and what an old etcd tells after something newer.
+        // Not news: changes that the list had, duplicates, and changes that an old etcd sends after
+        // newer ones.
         let is_news = match &change {
             Change::Put(_) => known.is_none_or(|known| known < change.revision()),
             Change::Removed { .. } => known.is_some_and(|known| known < change.revision()),
@@ -318,7 +323,7 @@ impl<'e, E: Backend> Watch<'e, E> {
         let segment = self.segment(change.key());
         match change {
             Change::Put(value) if self.bounds.is_some() && !self.has_room(&value) => {
-                // What stood there does not any more.
+                // The old value no longer exists.
                 self.leave(BTreeSet::from([segment.clone()]));
                 if known.is_some() {
                     let (key, revision) = (value.key, value.revision);
@@ -335,7 +340,7 @@ impl<'e, E: Backend> Watch<'e, E> {
         Ok(())
     }
 
-    /// Tells in what way a list differs from what was told.
+    /// Reports the difference between a list and what was reported.
     fn take(&mut self, Shares { list, cut, foreign }: Shares) {
         self.list_again = false;
         self.cut.clear();
@@ -345,7 +350,8 @@ impl<'e, E: Backend> Watch<'e, E> {
             self.ready.extend(foreign.into_iter().map(Event::Foreign));
         }
         if list.revision < self.revision {
-            // The backend began anew: what its revisions meant is over. Nothing that it holds is known.
+            // The backend lost its data: old revisions have no meaning, and no value of it is
+            // known.
             let told = self.told.values_mut();
             told.for_each(|told| (told.revision, told.hash) = (0, 0));
         }
@@ -401,18 +407,18 @@ impl<'e, E: Backend> Watch<'e, E> {
     }
 }
 
-/// Whom a watch tells, and which of theirs it is.
+/// Number of a watch, and the channel for its events.
 #[derive(Debug, Clone)]
 pub struct Tell(pub usize, pub UnboundedSender<(usize, Event)>);
 
 impl Tell {
-    /// Tells it; nothing if nobody hears it any more.
+    /// Sends an event; does nothing if the receiver is closed.
     pub fn tell(&self, event: Event) {
         let _ = self.1.send((self.0, event));
     }
 }
 
-/// Tells all that a watch tells, and has it list again when that is wanted.
+/// Sends all events of a watch, which lists again on each notification.
 pub async fn watch<E: Backend>(
     backend: &E,
     prefix: String,
@@ -432,7 +438,8 @@ pub async fn watch<E: Backend>(
     }
 }
 
-/// What is remembered of a value: a hash of its bytes too, for a backend that began anew may come to the same revision.
+/// Summary of a value that was reported. It has a hash of the bytes too, because a backend that
+/// lost its data may reach the same revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
     revision: u64,

@@ -1,4 +1,4 @@
-//! The locks for which this node is a candidate, each in a file of its own.
+//! The locks for which this node is a candidate, one file each.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use crate::wire::inventory::MOST_LOCKS;
 use crate::wire::lock::MOST_CANDIDATES;
 use crate::wire::name::{Name, Node};
 
-/// The keys of such a file.
+/// Keys of a lock file.
 const KEYS: &[&str] = &["name", "candidates", "prefer"];
-/// The longest name, in bytes.
+/// Longest name of a lock, in bytes.
 const MOST_NAME: usize = 64;
 
-/// Reads the locks of a directory; none where there is no such directory.
+/// Reads the locks of a directory; an empty list if it does not exist.
 pub fn read(directory: &Path, me: &Node) -> Result<Vec<Lock>, String> {
     let mut locks = Vec::new();
     each(directory, ("locks", MOST_LOCKS), &mut |text| {
@@ -32,10 +32,10 @@ pub fn read(directory: &Path, me: &Node) -> Result<Vec<Lock>, String> {
     Ok(locks)
 }
 
-/// Whether a text can be used as such a file; else what is wrong with it.
+/// Checks that a text is valid as a lock file.
 ///
 /// # Errors
-/// A sentence that names line and key.
+/// A sentence that names the line and the key.
 pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ())
 }

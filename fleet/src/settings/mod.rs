@@ -1,10 +1,11 @@
-//! The settings: flags before `AGAIN_FLEET_*` before /etc/again-fleet.toml before defaults.
+//! The settings. Flags override `AGAIN_FLEET_*`, which override /etc/again-fleet.toml, which
+//! overrides the defaults.
 
-/// The locks, each in a file of its own.
+/// The locks, one file each.
 mod locks;
-/// The rules, each in a file of its own.
+/// The rules, one file each.
 mod rules;
-/// How each value is written.
+/// Types of the values, and their syntax.
 mod value;
 
 use std::cell::LazyCell;
@@ -33,69 +34,69 @@ pub use rules::{KEYS as RULE_KEYS, check as check_rule};
 pub use value::{Backend, Endpoint, Trust};
 use value::{Command, Hops, MaxWait, Percent, Skew, Slots, Spread, Table, Ttl};
 
-/// Where settings are read from unless another file is named.
+/// Settings file unless another one is named.
 pub const FILE: &str = "/etc/again-fleet.toml";
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The backend.
+    /// Type of the backend.
     pub backend: Backend,
-    /// Its servers.
+    /// Servers of the backend.
     pub endpoints: Vec<Endpoint>,
-    /// Whether they are spoken to over TLS.
+    /// Whether the connections to the servers use TLS.
     pub tls: bool,
-    /// Which fleet this is.
+    /// Name of the fleet.
     pub namespace: Namespace,
-    /// Whose word is believed.
+    /// Authority for values from the backend: signatures, or the backend itself.
     pub trust: Trust,
-    /// Whose triggers this node takes. There is no default.
+    /// Senders whose triggers this node accepts. There is no default.
     pub accept: Option<Vec<Who>>,
-    /// Who may fire on behalf of whom.
+    /// Nodes that may send triggers on behalf of others, each with the patterns of those others.
     pub accept_for: Vec<(Who, Vec<Pattern>)>,
-    /// Who may take away the places of others among those that share slots.
+    /// Nodes that may release the slots and queue positions of others, and move or reset locks.
     pub operators: Vec<Who>,
-    /// What a trigger runs here.
+    /// Command that a trigger runs on this node.
     pub run_cmd: Vec<OsString>,
     /// Directory in which `run_cmd` starts.
     pub cwd: PathBuf,
-    /// The facts that this node tells all others.
+    /// Facts that this node publishes to all others.
     pub facts: Vec<String>,
-    /// How long a trigger of this node may wait to be taken.
+    /// Longest time that a trigger of this node may wait to be accepted.
     pub ttl: Span,
-    /// How far the clocks of two nodes may be apart.
+    /// Largest accepted difference between the clocks of two nodes.
     pub skew: Span,
-    /// How much later each further target of a trigger may start.
+    /// Longest delay added for each further target of a trigger.
     pub spread: Span,
-    /// How many hops a trigger may have made.
+    /// Largest number of hops of a trigger.
     pub hop_limit: usize,
-    /// How much of the cap of `again` the triggers of one node may use, in percent.
+    /// Share of the cap of `again` that the triggers of one node may use, in percent.
     pub cap_share: u32,
-    /// The group in which the runs of this node wait for a slot; none without.
+    /// Group in which the runs of this node wait for a slot; `None`: runs need no slot.
     pub slots_group: Option<Name>,
-    /// How many slots it has.
+    /// Number of slots of the group.
     pub slots_limit: u32,
-    /// Whether nobody runs without one.
+    /// Whether a run without a slot is forbidden.
     pub slots_required: bool,
-    /// How long a run waits for one.
+    /// Longest time that a run waits for a slot.
     pub slots_max_wait: Span,
-    /// The program again.
+    /// Path of the program `again`.
     pub helper: PathBuf,
-    /// Where the outbox and the numbers are kept.
+    /// Directory of the outbox and the numbers.
     pub state_dir: PathBuf,
-    /// Where the sockets are.
+    /// Directory of the sockets.
     pub run_dir: PathBuf,
-    /// Where runs leave their events.
+    /// Directory in which runs leave their events.
     pub spool_dir: PathBuf,
-    /// Where the rules are by which this node reacts to events.
+    /// Directory of the rules with which this node reacts to events.
     pub rules_dir: PathBuf,
-    /// Where the locks are for which this node is a candidate.
+    /// Directory of the locks for which this node is a candidate.
     pub locks_dir: PathBuf,
     certname: Option<Node>,
     files: Files,
 }
 
-/// Puppet's files, as far as they are known.
+/// Puppet's files, if their paths are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Files {
     cert: Option<PathBuf>,
@@ -105,7 +106,7 @@ struct Files {
     revocation: Revocation,
 }
 
-// Who may do what, and what is run, stands in the file alone.
+// Only the file sets who may do what, and what is run.
 again_base::layer! {
     backend: Backend, "AGAIN_FLEET_BACKEND" => Backend::Etcd;
     endpoints: Vec<Endpoint>, "AGAIN_FLEET_ENDPOINTS" => Vec::new();
@@ -141,33 +142,33 @@ again_base::layer! {
     locks_dir: PathBuf, "AGAIN_FLEET_LOCKS_DIR" => "/etc/again-fleet-locks.d".into();
 }
 
-/// The keys of the file.
+/// Keys of the settings file.
 pub const KEYS: &[&str] = Layer::KEYS;
 /// The keys that an environment variable can set, each with its variable.
 pub const VARIABLES: &[(&str, &str)] = Layer::VARIABLES;
 
-/// What was typed.
+/// Flags of the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
-    /// The file, which then has to be there.
+    /// The settings file, which must exist if it is named here.
     pub config: Option<PathBuf>,
     /// The state directory.
     pub state_dir: Option<PathBuf>,
 }
 
-/// What else settings depend on, gathered at the edge.
+/// Environment, file system root and program path, on which settings also depend.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// Our environment.
+    /// Environment of this process.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where Puppet's files are looked for.
+    /// Root directory below which Puppet's files are searched.
     pub root: PathBuf,
-    /// This program.
+    /// Path of this program.
     pub program: PathBuf,
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The surroundings of this process.
     pub fn of_this_process() -> Self {
         Surroundings {
             environment: std::env::vars_os().collect(),
@@ -177,10 +178,10 @@ impl Surroundings {
     }
 }
 
-/// Puts the settings together.
+/// Combines flags, environment, file and defaults.
 ///
 /// # Errors
-/// Which setting is wrong, where, and how.
+/// A sentence that names the wrong setting, its place, and the reason.
 pub fn settings(flags: &Flags, around: &Surroundings) -> Result<Settings, Usage> {
     put_together(flags, around).map_err(|e| Usage(format!("the settings cannot be used: {e}")))
 }
@@ -197,7 +198,8 @@ fn put_together(flags: &Flags, around: &Surroundings) -> Result<Settings, String
     Ok(settings)
 }
 
-/// Checks that nothing but a client certificate or this machine gives access to a backend whose every word is believed.
+/// Checks that a backend whose values are trusted without signatures is only accessible with a
+/// client certificate or on this machine.
 ///
 /// # Errors
 /// A sentence that names the server.
@@ -215,7 +217,7 @@ fn check_trust(settings: &Settings) -> Result<(), String> {
 }
 
 fn resolve(mut set: Layer, around: &Surroundings) -> Settings {
-    // Whatever the class has written need not be looked for.
+    // Puppet's configuration is read only for paths that are not set.
     let found = LazyCell::new(|| puppet::certificates(&around.root));
     let certname = set.certname.take();
     let certname = certname.or_else(|| found.certname.clone());
@@ -297,20 +299,20 @@ impl Settings {
         Err((kind, format!("{shown}, the directory of run_cmd, {why}")))
     }
 
-    /// The name of this node.
+    /// Certname of this node.
     ///
     /// # Errors
-    /// It is neither set nor to be found.
+    /// The certname is neither set nor found in Puppet's files.
     pub fn certname(&self) -> Result<&Node, Usage> {
         self.certname.as_ref().ok_or_else(|| {
             Usage("this node's certname is not known: puppet.conf names none, and there is not exactly one certificate; set certname".to_owned())
         })
     }
 
-    /// The files that say who this node and others are.
+    /// Paths of the files with this node's certificate and key, and of the CA.
     ///
     /// # Errors
-    /// The name of this node, and with it that of its files, is not known.
+    /// The certname, and with it the names of the files, is not known.
     pub fn identity(&self) -> Result<Paths, Usage> {
         let (Some(certificate), Some(key)) = (&self.files.cert, &self.files.key) else {
             return Err(self
@@ -327,10 +329,10 @@ impl Settings {
         })
     }
 
-    /// The CA that says who others are, as its files are now.
+    /// The CA that verifies other nodes, from the current files.
     ///
     /// # Errors
-    /// Which one cannot be used, and why.
+    /// The file that cannot be used, and the reason.
     pub fn authority(&self) -> Result<Authority, Malformed> {
         let Files {
             ca,
@@ -341,18 +343,18 @@ impl Settings {
         files::authority(ca, crl, *revocation)
     }
 
-    /// The rules by which this node reacts to events, as their files are now.
+    /// The rules with which this node reacts to events, from the current files.
     ///
     /// # Errors
-    /// Which file is wrong, where, and how.
+    /// The wrong file, the place in it, and the reason.
     pub fn reactions(&self) -> Result<Vec<Rule>, Usage> {
         rules::read(&self.rules_dir).map_err(|e| Usage(format!("the settings cannot be used: {e}")))
     }
 
-    /// What triggers are judged by.
+    /// The rules that decide whether a trigger is accepted.
     ///
     /// # Errors
-    /// This node has no name, or nobody has said whose triggers it takes.
+    /// The certname of this node is not known, or `accept` is not set.
     pub fn rules(&self) -> Result<Rules, Usage> {
         let from = self.accept.clone().ok_or_else(|| {
             Usage(
@@ -370,23 +372,23 @@ impl Settings {
         })
     }
 
-    /// The locks for which this node is a candidate, as their files are now.
+    /// The locks for which this node is a candidate, from the current files.
     ///
     /// # Errors
-    /// Which file is wrong, where, and how.
+    /// The wrong file, the place in it, and the reason.
     pub fn locks(&self) -> Result<Vec<Lock>, Usage> {
         let locks = locks::read(&self.locks_dir, self.certname()?);
         locks.map_err(|e| Usage(format!("the settings cannot be used: {e}")))
     }
 }
 
-/// Whether the file says that runs wait for slots by all means, though it may say something else that cannot be used.
+/// Whether the file sets `slots_required = true`, even if other settings in it are invalid.
 pub fn requires_slots(flags: &Flags, around: &Surroundings) -> bool {
     let text = read_settings(&file(flags, around).0).unwrap_or_default();
     toml::says(&text, "slots_required", "true")
 }
 
-/// The file, and whether it was named.
+/// Path of the settings file, and whether a flag or a variable named it.
 fn file(flags: &Flags, around: &Surroundings) -> (PathBuf, bool) {
     let variable = || variable(&around.environment, "AGAIN_FLEET_CONFIG").map(PathBuf::from);
     let named = flags.config.clone().or_else(variable);
@@ -403,10 +405,10 @@ fn read_file(flags: &Flags, around: &Surroundings) -> Result<Layer, String> {
     }
 }
 
-/// Whether a text can be used as the file; else what is wrong with it.
+/// Checks that a text is valid as the settings file.
 ///
 /// # Errors
-/// A sentence that names line and key.
+/// A sentence that names the line and the key.
 pub fn check(text: &str) -> Result<(), String> {
     Layer::of_file(text).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! The rules by which this node reacts to events, each in a file of its own.
+//! The rules with which this node reacts to events, one file each.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use super::value::{Command, Delta, Setting, Timeout};
 use crate::policy::rule::Rule;
 use crate::wire::rule_match::MOST_NAME;
 
-/// The keys of such a file.
+/// Keys of a rule file.
 pub const KEYS: &[&str] = &[
     "name",
     "resource",
@@ -24,14 +24,14 @@ pub const KEYS: &[&str] = &[
     "command",
     "timeout",
 ];
-/// How long a program may take where nobody has said it.
+/// Default time limit of a rule's command.
 const TIMEOUT: Span = Span::from_secs(60);
-/// How many rules a node may have.
+/// Largest number of rules of a node.
 const MOST: usize = 1000;
-/// The longest file of a rule, in bytes.
+/// Longest rule file, in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Reads the rules of a directory; none where there is no such directory.
+/// Reads the rules of a directory; an empty list if it does not exist.
 pub fn read(directory: &Path) -> Result<Vec<Rule>, String> {
     let mut rules = Vec::new();
     each(directory, ("rules", MOST), &mut |text| {
@@ -43,7 +43,8 @@ pub fn read(directory: &Path) -> Result<Vec<Rule>, String> {
     Ok(rules)
 }
 
-/// Reads all files of a directory, of which so many are allowed; each has a name of its own.
+/// Reads all `.toml` files of a directory, at most `most`. `read` returns the name in a file, which
+/// must be unique.
 pub fn each(
     directory: &Path,
     (what, most): (&str, usize),
@@ -79,15 +80,15 @@ pub fn each(
     Ok(())
 }
 
-/// Whether a text can be used as such a file; else what is wrong with it.
+/// Checks that a text is valid as a rule file.
 ///
 /// # Errors
-/// A sentence that names line and key.
+/// A sentence that names the line and the key.
 pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(|_| ())
 }
 
-/// What is wrong with a key, and where.
+/// Error message about a key, with its line.
 pub fn at(text: &str, key: &str, why: &str) -> String {
     let line = toml::line_of(text, key);
     format!("line {line}: key '{key}': {why}")

@@ -1,4 +1,4 @@
-//! The values of settings, as they are read from the file and from the environment.
+//! Values of settings, as written in the file and the environment.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::wire::lineage::MOST_HOPS;
 use crate::wire::slot::MOST_SLOTS;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL};
 
-/// The program and its arguments, none of them empty.
+/// Program and arguments, none of them empty.
 #[derive(Debug, Default)]
 pub struct Command(pub Vec<String>);
 
@@ -29,7 +29,7 @@ impl Setting for Command {
 }
 
 again_base::shown_words! {
-    /// What carries triggers between the nodes.
+    /// Backends, which carry triggers between the nodes.
     #[derive(Default, ValueEnum)]
     pub enum Backend {
         /// etcd 3.
@@ -41,18 +41,19 @@ again_base::shown_words! {
 }
 
 impl Backend {
-    /// Whether the backend has slots and locks. On NATS a key that is renewed loses its place.
+    /// Whether the backend has slots and locks. On NATS a key that is renewed loses its place in
+    /// the order.
     pub const fn supports_slots(self) -> bool {
         matches!(self, Backend::Etcd)
     }
 }
 
-/// Whose word is believed.
+/// Authority for values from the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Trust {
-    /// A node's that Puppet's CA knows: every value is signed.
+    /// Puppet's CA: every value is signed by a node with a certificate.
     Puppet,
-    /// Everybody's who can write to the backend: nothing is signed.
+    /// The backend: nothing is signed, and every writer is trusted.
     Backend,
 }
 
@@ -85,7 +86,7 @@ impl Value for Resource {
 impl Value for Endpoint {
     fn read(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("'{text}' is no server: {why}; write HOST or HOST:PORT");
-        // An address of IPv6 stands in brackets.
+        // An IPv6 address is in brackets.
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
             _ => (text, None),
@@ -110,7 +111,7 @@ impl Value for Endpoint {
     }
 }
 
-/// Spans of time, each within its bounds.
+/// Durations, each with its range.
 macro_rules! spans {
     ($($name:ident $least:expr, $most:expr;)*) => {$(
         #[derive(Debug, Clone, Copy)]
@@ -147,7 +148,7 @@ fn span(text: &str, least: Span, most: Span) -> Result<Span, String> {
     Ok(span)
 }
 
-/// Whole numbers from 1.
+/// Whole numbers from 1 to a maximum.
 macro_rules! numbers {
     ($($name:ident($type:ty) $most:expr;)*) => {$(
         pub struct $name(pub $type);
@@ -170,7 +171,7 @@ numbers! {
     Percent(u32) 100;
 }
 
-/// A table of the file: who, and for whom.
+/// A table of the file: names, each with a list of patterns.
 #[derive(Default)]
 pub struct Table(pub Vec<(Who, Vec<Pattern>)>);
 

@@ -1,8 +1,9 @@
-//! Requests that commands leave on disk while the service of their node is down. The directory is root's, beside the spool of events. Root may
-//! write there, and a group if the directory is writable by it: the one that may send triggers. The service only reads the files, and
-//! the executor removes them.
+//! Requests that commands leave on disk while the service of their node is down. The directory is
+//! beside the spool of events and belongs to root. Root may write there, and so may the directory's
+//! group if the directory is group-writable: the group that may send triggers. The service only
+//! reads the files; the executor removes them.
 //!
-//! The name of a file is the id of its request. When a request was sent is the file's mtime.
+//! A file's name is the id of its request; its mtime is the time when the request was sent.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,33 +19,33 @@ use crate::wire::name::Id;
 
 /// Maximum number of files. Users other than root leave half of them at most.
 pub const MOST: usize = 500;
-/// Largest size of a file in bytes; no request is longer.
+/// Largest size of a file, in bytes; no request is longer.
 pub const LARGEST: u64 = (6 << 20) + 8;
-/// How a name begins while its file is not complete.
+/// Prefix of the name of an incomplete file.
 const NEW: &str = "new-";
-/// Time after which a file that is not a request is removed; a command that still writes it is faster.
+/// Age from which a file that is not a request is removed; writing a request takes less time.
 const ABANDONED: Span = Span::from_secs(3600);
 
-/// The directory.
+/// Directory of the requests.
 #[derive(Debug, Clone)]
 pub struct Requests(PathBuf);
 
-/// What the directory holds, as far as it is read: [`MOST`] entries.
+/// Entries of the directory, at most [`MOST`].
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// When each request was sent, and its id.
+    /// Time and id of each request.
     pub files: BTreeSet<(Walltime, Id)>,
-    /// Names of everything else.
+    /// Names of all other entries.
     pub others: BTreeSet<OsString>,
 }
 
 impl Listing {
-    /// How many entries it has; with [`MOST`] there may be more in the directory.
+    /// Number of entries; if it is [`MOST`], there may be more in the directory.
     pub fn count(&self) -> usize {
         self.files.len() + self.others.len()
     }
 
-    /// Whether this user may leave no more.
+    /// Whether this user may leave no more requests.
     pub fn is_full(&self) -> bool {
         self.count() >= most()
     }
@@ -63,10 +64,10 @@ impl Requests {
         &self.0
     }
 
-    /// Leaves a request. The disk has it when this returns.
+    /// Stores a request durably.
     ///
     /// # Errors
-    /// There is no such directory, it is full, or this user may not write there.
+    /// The directory does not exist or is full, or this user may not write there.
     pub fn leave(&self, id: &Id, bytes: &[u8]) -> io::Result<()> {
         if self.listing()?.is_full() {
             let most = most();
@@ -84,16 +85,17 @@ impl Requests {
         written
     }
 
-    /// What the directory holds.
+    /// The entries of the directory.
     ///
     /// # Errors
-    /// It is not there or cannot be read, or others than root and one group may write there.
+    /// The directory does not exist or cannot be read, or users other than root and one group may
+    /// write there.
     pub fn listing(&self) -> io::Result<Listing> {
         self.check()?;
         let mut found = Listing::default();
         for entry in fs::read_dir(&self.0)?.take(MOST) {
             let entry = entry?;
-            // The executor may have removed it.
+            // The executor may have removed the file.
             let Ok(meta) = entry.metadata() else { continue };
             let name = entry.file_name();
             let id = name.to_str().and_then(|name| name.parse::<Id>().ok());
@@ -105,7 +107,8 @@ impl Requests {
         Ok(found)
     }
 
-    /// Checks that only root and one group can write there, and that nobody can replace another's file.
+    /// Checks that only root and one group can write there, and that no one can replace another
+    /// user's file.
     fn check(&self) -> io::Result<fs::Metadata> {
         let found = fs::symlink_metadata(&self.0)?;
         if !found.is_dir() {
@@ -119,11 +122,11 @@ impl Requests {
         Ok(found)
     }
 
-    /// The bytes of a request, and when it was sent.
+    /// Bytes of a request, and the time when it was sent.
     ///
     /// # Errors
-    /// It cannot be read. With [`io::ErrorKind::InvalidData`]: it is not a file that root, or a member of the group that may write
-    /// there, has left.
+    /// The file cannot be read. With [`io::ErrorKind::InvalidData`], it is not a file left by root
+    /// or by a member of the group that may write there.
     pub fn read(&self, id: &Id) -> io::Result<(Vec<u8>, Walltime)> {
         let directory = self.check()?;
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -150,10 +153,10 @@ impl Requests {
         Ok((bytes, at))
     }
 
-    /// Removes these requests, and abandoned files that are not requests. Directories stay.
+    /// Removes these requests, and abandoned files that are not requests. Directories remain.
     ///
     /// # Errors
-    /// The directory cannot be used, or a file cannot be removed; the others are.
+    /// The directory cannot be used, or a file cannot be removed; the other files are removed.
     pub fn remove(&self, ids: &[Id], now: Walltime) -> io::Result<()> {
         let found = match self.listing() {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -164,7 +167,7 @@ impl Requests {
         let mut removed = Ok(());
         for (name, is_asked) in names.chain(others) {
             let path = self.0.join(&name);
-            // Its owner cannot set the ctime.
+            // The owner of a file cannot set its ctime.
             let is_old = |meta: &fs::Metadata| millis(meta.ctime()) + ABANDONED < now;
             let is_meant = |meta: &fs::Metadata| !meta.is_dir() && (is_asked || is_old(meta));
             if fs::symlink_metadata(&path).is_ok_and(|meta| is_meant(&meta))
@@ -190,21 +193,21 @@ fn written_at(meta: &fs::Metadata) -> Walltime {
     millis(meta.mtime())
 }
 
-/// How many entries this user may leave; root may fill the directory.
+/// Number of entries that this user may leave; root may fill the directory.
 fn most() -> usize {
     let is_root = rustix::process::geteuid().is_root();
     if is_root { MOST } else { MOST / 2 }
 }
 
-/// Whether root has made it; or this user, in tests without root.
+/// Whether root owns the file; in tests without root, this user.
 fn is_roots(found: &fs::Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
 }
 
-/// Writes a new file that others may read, as far as they get into the directory.
+/// Writes a new file that everyone with access to the directory can read.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).open(path)?;
-    // Whatever the umask is.
+    // Independent of the umask.
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(bytes)?;
     file.sync_all()

@@ -1,9 +1,10 @@
 //! `again-fleet ca`: certificates for nodes that have no Puppet server, from a CA in a directory.
 //!
-//! `ca.pem`, `ca_key.pem` and `crl.pem` are the CA; `issued` has a line `SERIAL NODE` for each certificate, which is written
-//! before it is signed; `nodes/NODE` is what goes into the node's `ssldir`. Files and directories are made beside their place
-//! and renamed, and directories are renamed before they are removed, so that each is whole or not there. A command holds the
-//! lock of the directory.
+//! The CA consists of `ca.pem`, `ca_key.pem` and `crl.pem`. `issued` has a line `SERIAL NODE` for
+//! each certificate, written before the certificate is signed. `nodes/NODE` has the files for the
+//! node's `ssldir`. Files and directories are created under a temporary name and renamed, and
+//! directories are renamed before they are removed, so that each is either complete or absent. A
+//! command locks the directory.
 
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
@@ -26,16 +27,16 @@ use crate::identity::files::LARGEST;
 use crate::identity::issuer::{self, Issuer, Revocations};
 use crate::wire::name::Node;
 
-/// Modes of what everybody may read and of what only the owner may.
+/// Modes of public files and of files that only the owner may read.
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
-/// A node's directory while it is made, and while it is removed: no certname begins with a dot.
+/// Directories of a node that is being created or removed: no certname begins with a dot.
 const NEW: &str = "nodes/.new";
 const OLD: &str = "nodes/.old";
-/// How long to wait for another command with the same CA.
+/// Time to wait for another command that uses the same CA.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes a CA, signs or revokes.
+/// Creates a CA, signs or revokes.
 ///
 /// # Errors
 /// The CA cannot be used, or a node has a certificate already, has none, or must not have one.
@@ -66,7 +67,8 @@ pub fn main(args: &Ca) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// Makes the CA beside its place and renames it: an empty directory may be there, and nothing else.
+/// Creates the CA under a temporary name and renames it. The target may be an empty directory, and
+/// nothing else.
 fn create(dir: &Path, now: i64) -> Result<(), Problem> {
     let name = dir.file_name();
     let name = name.ok_or_else(|| Problem::Usage("--dir has to end with a name".to_owned()))?;
@@ -107,7 +109,7 @@ fn create(dir: &Path, now: i64) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses names that mean something else: to etcd, and in the directories.
+/// Rejects names with another meaning to etcd, to Puppet or in the directories.
 fn may_have_certificate(node: &Node) -> Result<(), Problem> {
     let why = match node.as_str() {
         "root" => "etcd takes it for its superuser",
@@ -148,7 +150,7 @@ impl Directory {
         Ok(ca)
     }
 
-    /// Removes what is made or removed, as far as an interrupted command has left it.
+    /// Removes a directory that an interrupted command has left.
     fn clear(&self, name: &str) -> Result<(), Problem> {
         let path = self.file(name);
         fs::remove_dir_all(&path).or_else(|e| match e.kind() {
@@ -166,7 +168,7 @@ impl Directory {
         self.path.join("nodes").join(node.as_str())
     }
 
-    /// Makes what a node needs; where it is.
+    /// Creates a node's directory with its certificate and key, and returns the path.
     fn sign(&self, node: &Node, now: i64) -> Result<PathBuf, Problem> {
         let made = self.node(node);
         if made.exists() || !self.valid(node, &self.revocations()?)?.is_empty() {
@@ -183,7 +185,7 @@ impl Directory {
         ];
         let new = self.file(NEW);
         make_directory(&new, 0o700, &[])
-            // The newest list is copied, also when another node is revoked before that.
+            // A link, so that the newest list is copied even if another node is revoked first.
             .and_then(|()| symlink("../../crl.pem", new.join("crl.pem")))
             .and_then(|()| make_directory(&new.join("certs"), 0o755, &certificates))
             .and_then(|()| {
@@ -200,7 +202,7 @@ impl Directory {
         Ok(Revocations::read(read(&self.file("crl.pem"))?.as_bytes())?)
     }
 
-    /// Serial number and node of each certificate that was signed.
+    /// Serial number and node of each issued certificate.
     fn issued(&self) -> Result<Vec<(u64, String)>, Problem> {
         let path = self.file("issued");
         let parts = |line: &str| {
@@ -219,8 +221,9 @@ impl Directory {
         Ok(serials.filter(|one| !revocations.has(*one)).collect())
     }
 
-    /// Serial number for a node's certificate, written to `issued`. It is random: a CA from a backup repeats none. openssl
-    /// prints it with as many digits.
+    /// Serial number for a node's certificate, recorded in `issued`. It is random, so that a CA
+    /// restored from a backup repeats none. It is in a range that openssl prints with the same
+    /// number of digits.
     fn new_serial(&self, node: &Node) -> Result<u64, Problem> {
         let mut issued = self.issued()?;
         let serial = loop {
@@ -291,7 +294,7 @@ fn make_directory(path: &Path, mode: u32, files: &[(&str, &str, u32)]) -> io::Re
     sync(&File::open(path)?)
 }
 
-/// Puts a new text in place of a file's.
+/// Replaces the text of a file.
 fn replace(path: &Path, text: &str, mode: u32) -> Result<(), Problem> {
     atomic_write(path, text.as_bytes(), mode, OnDisk::Name)
         .map(drop)

@@ -1,4 +1,4 @@
-//! `again-fleet cancel`: takes back what nobody has taken yet.
+//! `again-fleet cancel`: cancels triggers that their targets have not accepted yet.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,14 @@ use crate::cli::Cancel;
 use crate::settings::{self, Flags, Surroundings};
 use crate::step::model::Back;
 
-/// How long the targets may take to tell whether it was in time. It is taken back all the same if they take longer.
+/// Time to wait for the targets to report whether they were in time. A later report changes
+/// nothing: the trigger is cancelled anyway.
 const TARGETS: Duration = Duration::from_secs(5);
 
-/// Takes back.
+/// Cancels triggers.
 ///
 /// # Errors
-/// The service could not be asked.
+/// The service cannot be asked.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let what = match (&args.id, &args.to) {
@@ -70,7 +71,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Cancel) -> Result<Exit,
             say(&format!("again-fleet: {line}"))?;
         }
     }
-    // What is told in so short a time is told together.
+    // Reports within so short a time are printed together.
     let screen = Screen::new(true);
     let until = Instant::now() + TARGETS;
     wait(&mut conversation, &mut progress, screen, (began, until))?;

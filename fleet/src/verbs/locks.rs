@@ -1,4 +1,4 @@
-//! `again-fleet locks`: which node holds which lock, and resets of their tokens; and `again-fleet move`.
+//! `again-fleet locks`: holders of the locks, and resets of their tokens; and `again-fleet move`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,23 +21,23 @@ use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::lock::{Lock, Published, Reset};
 use crate::wire::name::{Name, Node};
 
-/// How long it may take until a lock has gone on: as long as what a service that is away holds.
+/// Longest wait until a lock has moved: that of a lock whose holder's service is down.
 const LONGEST: Duration = Duration::from_secs(75);
-/// How long somebody is waited for who is about to hold one.
+/// Longest wait for a node that is about to acquire a lock.
 const SOON: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// Pause between two queries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long connected candidates may take until they have taken a reset.
+/// Longest wait for connected candidates to apply a reset.
 const RESET: Duration = Duration::from_secs(10);
 
-/// Who holds a lock, or why that is not certain.
+/// A lock with its holder, and the reason if the holder is not certain.
 type Held = (Lock, String);
 
 /// Tokens that this node ignores, and the candidates that publish them.
 type Ignored = Vec<(Name, Node, u64)>;
 
-/// All locks.
+/// All locks with their holders.
 fn all(settings: &Settings, own: bool) -> Result<Vec<Held>, Problem> {
     all_and_ignored(settings, own).map(|(locks, _)| locks)
 }
@@ -48,7 +48,7 @@ fn all_and_ignored(settings: &Settings, own: bool) -> Result<(Vec<Held>, Ignored
     let (mut locks, mut ignored) = (Vec::<Held>::new(), Vec::new());
     conversation.each(until, |answer| {
         match answer {
-            // What the backend says comes after what this node knows.
+            // The state in the backend follows this node's own state and replaces it.
             Answer::Lock(word, why) => {
                 locks.retain(|(one, _)| one.lock != word.lock);
                 locks.push((*word, why));
@@ -61,10 +61,10 @@ fn all_and_ignored(settings: &Settings, own: bool) -> Result<(Vec<Held>, Ignored
     Ok((locks, ignored))
 }
 
-/// Shows them.
+/// Shows the locks.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the backend.
+/// The service cannot be queried, or has no connection to the backend.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     if let Some(LocksCommand::Reset(args)) = &args.command {
@@ -72,7 +72,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
     }
     let until = Instant::now() + SOON;
     let (mut locks, mut ignored) = all_and_ignored(&settings, args.own)?;
-    // A run that begins as the service does, or as the holder changes, need not miss it.
+    // A run that begins while the service starts or the holder changes should see the new holder.
     let is_open = |locks: &[Held]| locks.iter().any(|(_, why)| !why.is_empty());
     while args.own && is_open(&locks) && Instant::now() < until {
         thread::sleep(PAUSE);
@@ -119,7 +119,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Locks) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
-/// The token of a candidate that is ignored, if it is.
+/// The token that this node ignores from a candidate, if any.
 fn ignored_of(ignored: &Ignored, word: &Lock, of: &Node) -> Option<u64> {
     let mut ignored = ignored.iter();
     let found = ignored.find(|(lock, node, _)| *lock == word.lock && node == of);
@@ -148,13 +148,13 @@ fn json((word, why): &Held, ignored: &Ignored, me: &Node) -> Value {
 /// A candidate of a lock.
 #[derive(Debug)]
 struct Candidate {
-    /// What it publishes.
+    /// Token and reset that the candidate publishes.
     published: Published,
-    /// Whether its service is connected, or may be.
+    /// Whether the candidate's service is connected, or may be.
     may_be_there: bool,
 }
 
-/// The nodes that publish a token of a lock.
+/// Nodes that publish a token of a lock.
 fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Problem> {
     let now = walltime();
     let until = Instant::now() + PATIENCE;
@@ -186,7 +186,7 @@ fn candidates(settings: &Settings, lock: &Name) -> Result<Vec<Candidate>, Proble
     Ok(found)
 }
 
-/// The numbers of the resets of a lock that are written, or that candidates have taken.
+/// Numbers of a lock's resets that are stored, or that candidates have applied.
 fn numbers(
     settings: &Settings,
     lock: &Name,
@@ -207,13 +207,14 @@ fn numbers(
     Ok(numbers)
 }
 
-/// The candidates that have not taken a reset.
+/// Candidates that have not applied a reset.
 fn without(number: u64, candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> {
     let candidates = candidates.iter();
     candidates.filter(move |one| one.published.reset < number)
 }
 
-/// Whether a candidate has not taken a reset although it has published something since, and so is connected.
+/// Whether a candidate has not applied a reset although it has published something since, and so is
+/// connected.
 fn ignores(number: u64, before: &[Published], now: &[Candidate]) -> bool {
     without(number, now).any(|Candidate { published, .. }| {
         let was = before.iter().find(|was| was.node == published.node);
@@ -221,10 +222,11 @@ fn ignores(number: u64, before: &[Published], now: &[Candidate]) -> bool {
     })
 }
 
-/// Resets the tokens of a lock, and waits a while for those candidates that may be connected to take that.
+/// Resets the tokens of a lock, and waits for the candidates that may be connected to apply the
+/// reset.
 ///
 /// # Errors
-/// This node may not, somebody holds the lock, or nobody is a candidate for it.
+/// This node may not reset the lock, a node holds it, or it has no candidates.
 fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     let (lock, token) = (&args.lock, args.token);
     let failed = |why: String| Problem::Failed(format!("the lock '{lock}' is not reset: {why}"));
@@ -283,10 +285,11 @@ fn reset(settings: &Settings, args: &cli::Reset) -> Result<Exit, Problem> {
     })
 }
 
-/// Has a lock go on to another candidate.
+/// Moves a lock to another candidate.
 ///
 /// # Errors
-/// This node may not, nobody holds it, the other one cannot, or it did not come to that.
+/// This node may not move the lock, no node holds it, the other node is not a candidate, or the
+/// lock did not move in time.
 pub fn move_lock(flags: &Flags, around: &Surroundings, args: &Move) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let (lock, node) = (&args.lock, &args.node);
@@ -310,7 +313,7 @@ pub fn move_lock(flags: &Flags, around: &Surroundings, args: &Move) -> Result<Ex
     if !why.is_empty() {
         return Err(failed(why));
     }
-    // By this node's clock, which may be wrong.
+    // According to this node's clock, which may be wrong.
     if Roster::of(&settings)?.is_away(node) {
         complain(&format!(
             "again-fleet: warning: {node} does not count as connected; if it is away, another candidate takes the lock '{lock}'"

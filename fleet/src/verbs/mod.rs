@@ -1,4 +1,4 @@
-//! What Puppet and people call.
+//! The commands of `again-fleet` that Puppet and people run.
 
 /// `again-fleet ca`.
 pub mod ca;
@@ -12,15 +12,15 @@ pub mod events;
 pub mod locks;
 /// `again-fleet nodes` and `again-fleet forget`.
 pub mod nodes;
-/// What became of each target, while somebody waits.
+/// Outcomes of the targets while a command waits.
 mod progress;
-/// What was said of a firing.
+/// The service's answer to a trigger.
 mod reply;
-/// The Puppet run that asks.
+/// The Puppet run that a command is called from.
 mod run;
-/// What a terminal shows while somebody waits.
+/// Progress on a terminal while a command waits.
 mod screen;
-/// The service, as a command speaks to it.
+/// A command's conversation with the service.
 mod service;
 /// `again-fleet slot`.
 pub mod slot;
@@ -34,7 +34,7 @@ pub mod tell;
 pub mod trigger;
 /// Requests that wait on disk for the service.
 mod waiting;
-/// The backend, as a command watches it.
+/// A command's own watch of the backend.
 mod watching;
 
 use std::fmt;
@@ -46,30 +46,30 @@ use again_base::sys::localtime;
 use crate::wire::Malformed;
 use crate::wire::name::Node;
 
-/// How a command ends.
+/// Exit status of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done, or not done for a reason that is no failure.
+    /// Done, or not done for a reason that is not a failure.
     Done = 0,
-    /// An error, or some of it failed or was refused.
+    /// An error, or a part that failed or was refused.
     Failed = 1,
     /// The command line or the settings are wrong.
     Usage = 2,
-    /// `--wait`: not done in time.
+    /// With `--wait`: not done in time.
     NotInTime = 75,
 }
 
-/// Why a command was not done.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub enum Problem {
-    /// Something that was typed or set is wrong.
+    /// The command line or a setting is wrong.
     Usage(String),
-    /// Something went wrong.
+    /// The command failed.
     Failed(String),
     /// The service does not answer.
     Unreachable(String),
-    /// Nobody reads what is printed any more.
+    /// Standard output was closed by its reader.
     NobodyReads,
 }
 
@@ -105,7 +105,7 @@ impl From<io::Error> for Problem {
     }
 }
 
-/// How many nodes are named in a line.
+/// Largest number of nodes that a line names.
 const MOST_NAMED: usize = 20;
 
 /// `3 nodes: a, b, c`.
@@ -121,7 +121,7 @@ fn named<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> String {
     format!("{count} node{s}: {shown}{more}")
 }
 
-/// A time of the wall clock as people say it: `14:32` today, `2026-11-23 14:32` on another day.
+/// A local time for people: `14:32` today, `2026-11-23 14:32` on another day.
 fn clock(at: Walltime, now: Walltime) -> String {
     let (at, now) = (localtime::local(at), localtime::local(now));
     let (Some((day, time)), Some((today, _))) = (at.split_once(' '), now.split_once(' ')) else {

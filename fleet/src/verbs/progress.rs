@@ -1,4 +1,4 @@
-//! PURE: what became of each target, while somebody waits.
+//! PURE: outcomes of the targets while a command waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,28 +13,28 @@ use crate::step::model::News;
 use crate::wire::name::Node;
 use crate::wire::outcome::{Class, Outcome};
 
-/// How many rows the table has at most.
+/// Largest number of rows of the table.
 const MOST_ROWS: usize = 200;
-/// How wide the bar is.
+/// Width of the bar, in characters.
 const BAR: usize = 20;
 
-/// Everything that is waited for.
+/// States of the targets of a trigger, or of cancellations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgressTable {
     targets: BTreeMap<Node, Stand>,
     wish: Wish,
 }
 
-/// What is waited for.
+/// Purpose of the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// That Puppet runs.
+    /// A run of Puppet is wanted.
     Run,
-    /// That it does not.
+    /// The run is to be cancelled.
     Cancel,
 }
 
-/// How it stands with a target.
+/// State of a target, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stand {
     state: State,
@@ -43,18 +43,18 @@ struct Stand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It was not fired at.
+    /// The trigger was not sent to the target.
     NotFired,
-    /// It has told nothing yet.
+    /// The target has published nothing yet.
     Silent,
-    /// It told this.
+    /// The target has published this outcome.
     Known(Outcome),
-    /// It told nothing in time.
+    /// The target has published nothing in time.
     NoAnswer,
 }
 
 impl State {
-    /// Its class for whoever waits for a run.
+    /// Class of the state for a command that waits for a run.
     fn class(self) -> Class {
         match self {
             State::Known(outcome) => outcome.class(),
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// Its class for whoever takes the trigger back: that no run begins is what is wanted.
+    /// Class of the state for a command that cancels: success is that no run begins.
     fn class_of_cancel(self) -> Class {
         use Outcome::{Cancelled, Expired, Halted, Held, Refused, Superseded};
         match self {
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Whether nothing more will be told.
+    /// Whether the state is final.
     fn is_over(self) -> bool {
         match self {
             State::NotFired | State::NoAnswer => true,
@@ -94,7 +94,7 @@ impl State {
 }
 
 impl ProgressTable {
-    /// Of what was said of a firing.
+    /// Table for the answer to a trigger.
     pub fn new(reply: &Reply) -> Self {
         let stand = |(node, fired): (&Node, &Fired)| {
             let (state, why) = match fired {
@@ -109,7 +109,8 @@ impl ProgressTable {
         }
     }
 
-    /// Of what was said of taking one back. A node may have had several: the worst of them counts.
+    /// Table for the answer to a cancellation. A node may have had several triggers: the worst of
+    /// them counts.
     pub fn of_cancels(reply: &Reply) -> Self {
         ProgressTable {
             wish: Wish::Cancel,
@@ -124,7 +125,8 @@ impl ProgressTable {
         }
     }
 
-    /// Takes up news of a target; the line to be said of it, if it says something new. What comes after the end is not news.
+    /// Records news of a target. Returns a line if the state has changed. News after a final state
+    /// is ignored.
     pub fn hear(&mut self, target: &Node, news: News) -> Option<String> {
         let wish = self.wish;
         let stand = self.targets.get_mut(target)?;
@@ -155,12 +157,12 @@ impl ProgressTable {
         Some(format!("{target}: {}", stand.words()))
     }
 
-    /// Whether nothing more will be told. Of what is taken back only the service knows.
+    /// Whether all states are final. For cancellations, only the service knows.
     pub fn is_over(&self) -> bool {
         self.wish == Wish::Run && self.targets.values().all(|stand| stand.state.is_over())
     }
 
-    /// How the command ends that waited for this.
+    /// Exit status of the command, from the worst state.
     pub fn exit(&self) -> Exit {
         match self.classes().next() {
             Some(Class::Failed | Class::NoRun) => Exit::Failed,
@@ -169,14 +171,14 @@ impl ProgressTable {
         }
     }
 
-    /// Of all targets, the worst first.
+    /// Classes of all targets, the worst first.
     fn classes(&self) -> impl Iterator<Item = Class> {
         let mut classes: Vec<Class> = self.targets.values().map(|one| self.class(one)).collect();
         classes.sort();
         classes.into_iter()
     }
 
-    /// How many are in each state, in words.
+    /// Number of targets in each state, in words.
     fn counts(&self) -> String {
         let mut counts = BTreeMap::<(Class, String), usize>::new();
         for stand in self.targets.values() {
@@ -192,13 +194,13 @@ impl ProgressTable {
         words.join(", ")
     }
 
-    /// `3 of 5` that are over.
+    /// Number of targets in a final state, and of all targets.
     fn share(&self) -> (usize, usize) {
         let over = self.targets.values().filter(|stand| stand.state.is_over());
         (over.count(), self.targets.len())
     }
 
-    /// The line that a terminal shows meanwhile.
+    /// Progress bar for a terminal.
     pub fn bar(&self, took: Span) -> String {
         let (over, all) = self.share();
         let full = (BAR * over).checked_div(all).unwrap_or(BAR);
@@ -206,7 +208,7 @@ impl ProgressTable {
         format!("[{bar}] {over} of {all} in {took}: {}", self.counts())
     }
 
-    /// A row for each target, those first that a person has to look at.
+    /// A row for each target, the worst first.
     pub fn table(&self, look: &Look) -> Vec<String> {
         let width = self.targets.keys().map(|node| node.as_str().len()).max();
         let width = width.unwrap_or(0).min(40);
@@ -229,7 +231,7 @@ impl ProgressTable {
         lines
     }
 
-    /// The last line.
+    /// Summary in one line.
     pub fn verdict(&self, took: Span) -> String {
         let all = self.targets.len();
         let done = self.classes().filter(|class| *class == Class::Done).count();
@@ -237,12 +239,12 @@ impl ProgressTable {
         format!("{done} of {all} node{s} done in {took}: {counts}")
     }
 
-    /// How it looks when it ends.
+    /// Tone of the summary: that of the worst class.
     pub fn tone(&self) -> Tone {
         self.classes().next().unwrap_or(Class::Done).tone()
     }
 
-    /// What became of a target, for JSON: a word, and why.
+    /// State of a target for JSON: a word and the reason.
     pub fn json(&self, target: &Node) -> (Value, Value) {
         let told = self
             .targets
@@ -257,7 +259,7 @@ impl ProgressTable {
         })
     }
 
-    /// Those of which it is not known yet.
+    /// Targets without a final state.
     pub fn open(&self) -> BTreeSet<Node> {
         let open = self
             .targets

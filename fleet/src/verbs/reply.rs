@@ -1,4 +1,4 @@
-//! What was said of a firing, or of taking one back: each target once, and what goes for all.
+//! The service's answer to a trigger or a cancellation: the result for each target, and a summary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,32 +11,32 @@ use crate::ask::{Answer, Summary};
 use crate::step::model::SelectionState;
 use crate::wire::name::Node;
 
-/// What was said, as far as it has come.
+/// Answers of the service so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// What is true of each target.
+    /// Result for each target.
     pub targets: BTreeMap<Node, Fired>,
-    /// The ways of origins that were left out.
+    /// Paths of origins that were left out.
     pub left_out: Vec<String>,
-    /// What goes for all, which comes last.
+    /// Summary for all targets, the last answer.
     pub summary: Option<Summary>,
 }
 
-/// What is true of a target.
+/// Result for a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fired {
-    /// The backend has it.
+    /// The backend has the trigger.
     Delivered,
-    /// This machine's disk has it.
+    /// The outbox of this node has the trigger.
     Kept,
-    /// This machine's disk has it for the service, which does not answer.
+    /// A file on this node has the trigger; the service does not answer.
     Waiting,
-    /// Neither, and why.
+    /// The trigger is stored nowhere, for this reason.
     Failed(String),
 }
 
 impl Reply {
-    /// Takes up an answer; gives it back if it is about something else.
+    /// Records an answer; returns it if it is about something else.
     pub fn hear(&mut self, answer: Answer) -> Option<Answer> {
         match answer {
             Answer::Delivered(node) => self.note(node, Fired::Delivered),
@@ -49,7 +49,7 @@ impl Reply {
         None
     }
 
-    /// Of several triggers for a node, the one that came off worst counts.
+    /// Records a result. Of several triggers for a node, the worst result counts.
     fn note(&mut self, node: Node, fired: Fired) {
         let rank = |fired: &Fired| match fired {
             Fired::Delivered => 0,
@@ -62,7 +62,7 @@ impl Reply {
         }
     }
 
-    /// Notes the targets that were asked for and not named: of these nothing is known.
+    /// Marks the requested targets without an answer as failed.
     pub fn expect(&mut self, targets: &BTreeSet<Node>) {
         for node in targets {
             let unsaid = || Fired::Failed("the service said nothing of it".to_owned());
@@ -70,13 +70,13 @@ impl Reply {
         }
     }
 
-    /// The targets of which this is true.
+    /// Targets with this result.
     fn with(&self, fired: &Fired) -> Vec<&Node> {
         let are = self.targets.iter().filter(|(_, is)| *is == fired);
         are.map(|(node, _)| node).collect()
     }
 
-    /// What was done, in lines; `what` is who did what, before "delivered".
+    /// Results in lines; `what` is a subject and verb in front of "delivered".
     pub fn lines(&self, what: &str, now: Walltime) -> Vec<String> {
         let Some(summary) = &self.summary else {
             return Vec::new();
@@ -111,7 +111,7 @@ impl Reply {
         lines
     }
 
-    /// What happens next to the selection, in a line. It is deferred if nothing is sent before it is resolved.
+    /// Fate of the selection, in a line. It is deferred if nothing is sent before it is resolved.
     pub fn selection(&self, is_deferred: bool, now: Walltime) -> Option<String> {
         let summary = self.summary.as_ref()?;
         let Summary { backend, until, .. } = summary;
@@ -126,7 +126,7 @@ impl Reply {
         })
     }
 
-    /// Why the selection is not stored, in a line.
+    /// Reason why the selection is not stored, in a line.
     pub fn not_stored(&self) -> Option<String> {
         match &self.summary.as_ref()?.selection {
             Some(SelectionState::NotStored(why)) => {
@@ -142,13 +142,13 @@ impl Reply {
         summary.is_some_and(|all| all.selection == Some(SelectionState::Cancelled))
     }
 
-    /// What was left out, in a line.
+    /// Origins that were left out, in a line.
     pub fn warning(&self) -> Option<String> {
         let ways = self.left_out.join("; ");
         (!ways.is_empty()).then(|| format!("not passed on: {ways}"))
     }
 
-    /// What could not be done, in a line.
+    /// Failed targets with the reasons, in a line.
     pub fn error(&self) -> Option<String> {
         let mut reasons = BTreeMap::<&str, Vec<&Node>>::new();
         for (node, fired) in &self.targets {
@@ -165,7 +165,7 @@ impl Reply {
 }
 
 impl Fired {
-    /// As it stands in JSON: a word, and why.
+    /// Result for JSON: a word and the reason.
     pub fn json(&self) -> (Value, Value) {
         match self {
             Fired::Delivered => (json!("delivered"), Value::Null),

@@ -1,4 +1,5 @@
-//! The Puppet run that asks, as the helper knows it: by its process, never by its environment.
+//! The Puppet run that a command is called from, according to `again`, which identifies it by its
+//! process, not by its environment.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,28 +11,28 @@ use again_base::schema::status::{Status, ThisRun};
 use crate::helper::output;
 use crate::wire::lineage::Lineage;
 
-/// How long the helper may take.
+/// Time limit of `again status`.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// More than it ever says of one run, in bytes.
+/// Longest output of `again status`, in bytes; it is never that long.
 const LONGEST: usize = 4 << 20;
 
-/// What the helper says of a run.
+/// Properties of a run according to `again`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Run {
-    /// What says that it changes nothing, if it does not.
+    /// Setting that makes the run change nothing, if there is one.
     pub noop: Option<String>,
-    /// Where it comes from, if other nodes asked for it.
+    /// Origins of the run, if other nodes triggered it.
     pub lineage: Lineage,
     /// Whether reruns are disabled on this node.
     pub is_disabled: bool,
-    /// How many reruns its cap allows, and how many of these there were, if it has had any.
+    /// Largest number of reruns that the cap allows and the number used, if the node has a target.
     pub cap: Option<(u32, u32)>,
 }
 
-/// The run above this process; none if a person calls.
+/// The Puppet run that is an ancestor of this process; `None` if a person calls.
 ///
 /// # Errors
-/// That cannot be told, and why.
+/// A sentence with the reason why the run is not known.
 pub fn above(helper: &Path) -> Result<Option<Run>, String> {
     let name = helper.display();
     let text = ask(helper).map_err(|e| {
@@ -47,7 +48,7 @@ fn ask(helper: &Path) -> Result<Vec<u8>, String> {
     command.args(["status", "--this-run", "--json"]);
     match output(&mut command, PATIENCE, LONGEST)? {
         (text, ended) if text.is_empty() => Err(format!("it said nothing, and ended with {ended}")),
-        // Its status tells other things.
+        // The exit status is about other things.
         (text, _) => Ok(text),
     }
 }

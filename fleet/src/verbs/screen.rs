@@ -1,4 +1,4 @@
-//! What a person sees while a command waits: a bar on a terminal, lines elsewhere.
+//! Progress while a command waits: a bar on a terminal, lines elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -6,22 +6,22 @@ use again_base::layout::say;
 
 use super::Problem;
 
-/// The widest bar with its words: one that fits a terminal of the usual size.
+/// Width of the bar with its text: that of a terminal of the usual size.
 const WIDEST: usize = 79;
 
-/// Where progress is shown.
+/// Form in which progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Screen {
     /// A terminal.
     Bar,
-    /// A log, or another program.
+    /// A log or another program.
     Lines,
-    /// No output: standard output is for JSON.
+    /// No output of progress: standard output is for JSON.
     Silent,
 }
 
 impl Screen {
-    /// That of this process.
+    /// Form for the standard error of this process.
     pub fn new(json: bool) -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         if stderr().is_terminal() && !is_dumb {
@@ -33,7 +33,7 @@ impl Screen {
         }
     }
 
-    /// Shows how far it is.
+    /// Shows a progress bar.
     pub fn bar(self, text: &str) {
         if self == Screen::Bar {
             let line: String = format!("again-fleet: {text}")
@@ -44,10 +44,10 @@ impl Screen {
         }
     }
 
-    /// Says what has just become of one target.
+    /// Prints the new state of a target.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Standard output cannot be written.
     pub fn line(self, text: &str) -> Result<(), Problem> {
         if self == Screen::Lines {
             say(&format!("again-fleet: {text}"))?;
@@ -55,7 +55,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Leaves nothing on the terminal.
+    /// Removes the progress bar.
     pub fn clear(self) {
         if self == Screen::Bar {
             let _ = write!(stderr(), "\r\x1b[2K");

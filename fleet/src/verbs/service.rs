@@ -1,4 +1,4 @@
-//! The service of this node, as a command speaks to it: one question, and answers as they come.
+//! Requests of a command to the service of this node, each with a stream of answers.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -14,42 +14,42 @@ use super::Problem;
 use crate::ask::{self, Answer, HEAD, Question};
 use crate::settings::Settings;
 
-/// How long the service may take until it has said what is true of each target.
+/// Time for the service to answer for each target.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The socket in the directory of sockets.
+/// Name of the service's socket in the directory of sockets.
 const SOCKET: &str = "trigger";
 
-/// Where the service listens.
+/// Path of the service's socket.
 pub fn socket(settings: &Settings) -> PathBuf {
     settings.run_dir.join(SOCKET)
 }
 
-/// A question that was asked.
+/// A request and its answers.
 #[derive(Debug)]
 pub struct Conversation {
     stream: UnixStream,
     path: PathBuf,
-    /// What came of an answer that is not whole yet.
+    /// Bytes of an answer that is still incomplete.
     bytes: Vec<u8>,
 }
 
-/// What comes back.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
     /// An answer.
     Answer(Answer),
-    /// Nothing in time.
+    /// No answer in time.
     Silence,
-    /// The connection is over.
+    /// The service closed the connection.
     End,
 }
 
 impl Conversation {
-    /// Asks.
+    /// Sends a request.
     ///
     /// # Errors
-    /// Nobody listens, or what was asked did not get there in time.
+    /// The service does not listen, or did not accept the request in time.
     pub fn begin(path: &Path, question: &Question, until: Instant) -> Result<Self, Problem> {
         let bytes = ask::ask(question)?;
         let stream = connect(path, until).map_err(|e| match e.kind() {
@@ -66,10 +66,10 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// The next answer, if it comes by then.
+    /// The next answer, if it arrives in time.
     ///
     /// # Errors
-    /// What comes is no answer.
+    /// An answer is malformed.
     pub fn next(&mut self, until: Instant) -> Result<Heard, Problem> {
         loop {
             if let Some(answer) = self.whole()? {
@@ -89,10 +89,11 @@ impl Conversation {
         }
     }
 
-    /// All answers until the last; `takes` says whether one of them answers the question. Each has as much time as the first.
+    /// Passes all answers up to the last to `takes`, which returns whether an answer is to the
+    /// question. Each later answer may take [`PATIENCE`].
     ///
     /// # Errors
-    /// The service did not say all of it until then, or says why not.
+    /// The service did not send all answers in time, or reports why it cannot.
     pub fn each(
         &mut self,
         until: Instant,
@@ -120,10 +121,10 @@ impl Conversation {
         }
     }
 
-    /// The next answer, for which the service had this time.
+    /// The next answer; `patience` is only for the message of a timeout.
     ///
     /// # Errors
-    /// The service refuses the question, or does not answer until then.
+    /// The service refuses the request, or does not answer in time.
     pub fn answer(&mut self, until: Instant, patience: Duration) -> Result<Answer, Problem> {
         match self.next(until)? {
             Heard::Answer(Answer::Refused(why)) => Err(self.problem(&format!("refuses: {why}"))),
@@ -138,7 +139,7 @@ impl Conversation {
         }
     }
 
-    /// The first answer in what has come, if it is whole.
+    /// The first answer among the bytes read, if it is complete.
     fn whole(&mut self) -> Result<Option<Answer>, Problem> {
         let Some((head, rest)) = self.bytes.split_at_checked(HEAD) else {
             return Ok(None);
@@ -154,12 +155,12 @@ impl Conversation {
         Ok(Some(answer))
     }
 
-    /// What the service did wrong.
+    /// Error of a service that answers wrongly.
     pub fn problem(&self, what: &str) -> Problem {
         Problem::Failed(self.sentence(what))
     }
 
-    /// What the service did not do.
+    /// Error of a service that does not answer.
     fn unreachable(&self, what: &str) -> Problem {
         Problem::Unreachable(self.sentence(what))
     }
@@ -170,17 +171,17 @@ impl Conversation {
     }
 }
 
-/// Asks for something that has no answer but that it is done.
+/// Sends a request that the service only confirms.
 ///
 /// # Errors
-/// It is not.
+/// The service does not confirm the request.
 pub fn done(settings: &Settings, question: &Question) -> Result<(), Problem> {
     let until = Instant::now() + PATIENCE;
     let mut conversation = Conversation::begin(&socket(settings), question, until)?;
     conversation.each(until, |_| false)
 }
 
-/// Connects, and not for ever where the queue of the socket is full.
+/// Connects, with a time limit in case the queue of the socket is full.
 fn connect(path: &Path, until: Instant) -> io::Result<UnixStream> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -214,7 +215,7 @@ fn write(mut stream: &UnixStream, mut bytes: &[u8], until: Instant) -> io::Resul
     Ok(())
 }
 
-/// Why nobody listens, and what to do.
+/// Reason why the connection failed, with a remedy.
 fn not_there(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     let start = "'systemctl start again-fleet.socket' has systemd listen there, and start the service when it is asked";

@@ -1,4 +1,5 @@
-//! `again-fleet slot`: waits until this run may start. Puppet calls it before a run (prerun_command), and does not run if it fails.
+//! `again-fleet slot`: waits until this run may start. Puppet calls it before a run
+//! (prerun_command), and does not run if it fails.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -21,46 +22,47 @@ use crate::cli::Slot;
 use crate::settings::{self, Flags, Surroundings};
 use crate::wire::name::Name;
 
-/// How long the service, or the backend, may be away until the run goes ahead.
+/// Longest outage of the service or the backend until the run goes ahead.
 const PATIENCE: Span = Span::from_secs(10);
-/// Within which the moment for that is drawn: where a backend is away, it is away for many.
+/// Range of the random delay of that: an outage of a backend concerns many nodes.
 const SPREAD: Span = Span::from_secs(30);
-/// Before a service that is not there is asked again.
+/// Pause before the next connection to a service that does not answer.
 const PAUSE: Span = Span::from_nanos(500_000_000);
-/// How long at most until it sees what time it is: the system's own waits stand still while a machine is suspended.
+/// Longest sleep before the clock is read again: the system's timers stop while a machine is
+/// suspended.
 const NAP: Span = Span::from_secs(60);
 
-/// A run that waits.
+/// A waiting run.
 struct Waiting {
     group: Name,
     since: Boottime,
-    /// Since when nobody says what it waits for, and why.
+    /// Start and reason of an outage during which the queue position is not known.
     away: Option<(Boottime, String)>,
-    /// What was said of it last.
+    /// The last reason that was printed.
     said: String,
-    /// Where it is said besides.
+    /// Another terminal for the messages.
     terminal: Option<File>,
 }
 
-/// What came of a conversation.
+/// End of a conversation.
 enum Came {
     Turn,
     Refused(String),
-    /// Nobody says anything any more, or for now.
+    /// The service or the backend does not answer.
     Away,
-    /// The wait is over.
+    /// The time limit has passed.
     Over,
 }
 
-/// Waits.
+/// Waits for a slot.
 ///
 /// # Errors
-/// Its turn has not come in time.
+/// No slot was free in time, or the settings cannot be used.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
     let settings = match settings::settings(flags, around) {
         Ok(settings) => settings,
         Err(e) if settings::requires_slots(flags, around) => return Err(e.into()),
-        // The run may be the one that mends them, and many may have them.
+        // This run may be the one that fixes the settings, and many nodes may have them.
         Err(e) => {
             sleep(until(boottime() + drawn(PATIENCE + SPREAD)));
             return Ok(goes_ahead(None, "", &e.0));
@@ -126,17 +128,17 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     Err(waiting.not_in_time(wait))
 }
 
-/// How long it is until then, or until the time has to be seen again.
+/// Time until `at`, at most [`NAP`].
 fn until(at: Boottime) -> Duration {
     Duration::from_nanos(at.since(boottime()).min(NAP).nanos())
 }
 
-/// A time of up to this.
+/// A random time up to `most`.
 fn drawn(most: Span) -> Span {
     Span::from_nanos(rand::rng().random_range(0..=most.nanos()))
 }
 
-/// The process that called this one.
+/// Parent of this process.
 fn above() -> Result<Identity, Problem> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     match process::identify(parent) {
@@ -156,8 +158,8 @@ fn goes_ahead(terminal: Option<&File>, how: &str, why: &str) -> Exit {
     Exit::Done
 }
 
-/// Puppet reads what its prerun_command says and shows it to nobody: who has started a run by hand is told on their terminal, and
-/// everybody by the log of the system.
+/// Repeats a line on the terminal of the run and in the system log. Puppet reads the output of its
+/// prerun_command and shows it to no one.
 fn tell_also(terminal: Option<&File>, line: &str) {
     if let Some(mut terminal) = terminal {
         let _ = writeln!(terminal, "{line}");
@@ -166,12 +168,12 @@ fn tell_also(terminal: Option<&File>, line: &str) {
         && let Ok(log) = UnixDatagram::unbound()
     {
         let _ = log.set_nonblocking(true);
-        // A notice of a daemon: syslog(3).
+        // Facility daemon, severity notice: syslog(3).
         let _ = log.send_to(format!("<29>{line}").as_bytes(), "/dev/log");
     }
 }
 
-/// The terminal to which a process writes its errors, unless what this one says is seen as well.
+/// The terminal of a process's standard error, unless the output of this process is on a terminal.
 fn terminal_of(run: Identity) -> Option<File> {
     let path = format!("/proc/{}/fd/2", run.pid);
     let device = std::fs::read_link(&path).ok()?;
@@ -180,14 +182,14 @@ fn terminal_of(run: Identity) -> Option<File> {
     if !is_one || std::io::stdout().is_terminal() {
         return None;
     }
-    // Nobody waits for a terminal that somebody has stopped.
+    // Non-blocking, for a terminal whose output is stopped.
     let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let terminal = rustix::fs::open(path, flags, Mode::empty());
     terminal.ok().map(File::from).filter(File::is_terminal)
 }
 
 impl Waiting {
-    /// Hears why it waits, until that is over.
+    /// Reads answers and prints the reason for the wait, until the wait ends.
     fn hear(
         &mut self,
         mut conversation: Conversation,
@@ -201,7 +203,7 @@ impl Waiting {
                 Heard::Answer(Answer::End) => return Ok(Came::Turn),
                 Heard::Answer(Answer::Refused(why)) => return Ok(Came::Refused(why)),
                 Heard::Answer(Answer::Away(why)) => self.is_away(why),
-                // Its place is on its way.
+                // The queue position is not known yet.
                 Heard::Answer(Answer::Waits(what)) if what.is_empty() => {
                     self.is_silent("this node does not see its place in line yet".to_owned());
                 }
@@ -236,7 +238,8 @@ impl Waiting {
         self.away = Some((since, why));
     }
 
-    /// Says why it waits, whenever that is something else. It waits all the same where nobody reads that.
+    /// Prints the reason for the wait if it has changed. The run waits even if the output cannot be
+    /// written.
     fn say(&mut self, why: &str) {
         if self.said != why {
             why.clone_into(&mut self.said);
@@ -263,7 +266,7 @@ impl Waiting {
         tell_also(self.terminal.as_ref(), &line);
     }
 
-    /// Whether nobody has said for too long what it waits for.
+    /// Whether an outage has lasted too long for a run that may go ahead without a slot.
     fn gives_up(&self, is_required: bool) -> bool {
         let away = self.away.as_ref();
         !is_required && away.is_some_and(|(since, _)| *since + PATIENCE <= boottime())

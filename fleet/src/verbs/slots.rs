@@ -1,4 +1,4 @@
-//! `again-fleet slots`: who runs and who waits, of those that share slots; and `again-fleet release`.
+//! `again-fleet slots`: the nodes that hold or wait for a slot; and `again-fleet release`.
 
 use std::time::Instant;
 
@@ -16,10 +16,10 @@ use crate::cli::{Release, Slots};
 use crate::policy::slots::{Line, Standing};
 use crate::settings::{self, Flags, Surroundings};
 
-/// Shows them.
+/// Shows the slots.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the backend.
+/// The service cannot be queried, or has no connection to the backend.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slots) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let until = Instant::now() + PATIENCE;
@@ -85,10 +85,10 @@ fn json(line: &Line<'_>) -> Value {
     json!({"group": group, "limit": line.limit, "nodes": nodes})
 }
 
-/// Takes a place away.
+/// Removes a node from the queue of a group.
 ///
 /// # Errors
-/// This node may not, nobody stands there, or the backend does not do it.
+/// This node may not release it, the node is not in the queue, or the backend refuses.
 pub fn release(flags: &Flags, around: &Surroundings, args: &Release) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let (group, node) = (args.group.clone(), args.node.clone());

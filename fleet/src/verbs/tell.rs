@@ -1,4 +1,5 @@
-//! `again-fleet tell`: a run tells the fleet of this node, when its catalog is known and when it ends.
+//! `again-fleet tell`: a run publishes the node's inventory when its catalog is known, and its
+//! outcome when it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, stdin};
@@ -15,10 +16,10 @@ use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::inventory::{Inventory, MOST_TEXT};
 use crate::wire::outcome::{self, Outcome};
 
-/// More than is ever told, in bytes.
+/// Longest input, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// What the run says of the node.
+/// The run's description of the node, from standard input.
 #[derive(Deserialize)]
 struct Said {
     facts: BTreeMap<String, Value>,
@@ -27,10 +28,10 @@ struct Said {
     puppet: String,
 }
 
-/// Tells.
+/// Publishes an inventory or an outcome.
 ///
 /// # Errors
-/// What is told is nothing, or it is not on the service's disk.
+/// The input is invalid, or the service has not stored it.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Tell) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let question = match &args.end {
@@ -62,7 +63,7 @@ fn said() -> Result<Said, Problem> {
     })
 }
 
-/// As it is told. Of facts only what is one value; a long one is cut.
+/// Inventory to publish. Structured facts are left out, and long values are cut.
 fn inventory(settings: &Settings, said: Said, run: &run::Run) -> Result<Inventory, Problem> {
     let fact = |(name, value): (String, Value)| {
         let value = match value {

@@ -1,4 +1,4 @@
-//! `again-fleet trigger`: fires at other nodes, and says what is true of it.
+//! `again-fleet trigger`: sends a trigger to other nodes, and prints the results.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -26,26 +26,26 @@ use crate::wire::name::{Id, Node};
 use crate::wire::shown;
 use crate::wire::trigger::{MOST_DELTA, MOST_TTL, check_rolling};
 
-/// What a newer firing of nobody's in particular replaces.
+/// Default name of a trigger; a newer one of the same name replaces it.
 const NAME: &str = "again";
-/// How often a bar moves when nothing happens.
+/// Interval between updates of the progress bar.
 const TURN: Duration = Duration::from_secs(1);
 
-/// What is known when the service is asked.
+/// Facts about the targets before the service is asked.
 #[derive(Default)]
 struct Known {
     /// Targets that are not connected.
     away: Vec<Node>,
-    /// Why no node is known.
+    /// Reason why no node is known.
     no_nodes: Option<String>,
-    /// Why the service is not asked.
+    /// Reason why the service is not asked.
     unreachable: Option<String>,
 }
 
-/// Fires.
+/// Sends a trigger.
 ///
 /// # Errors
-/// Something is wrong with what was asked, or the service could not be asked.
+/// The arguments are wrong, or the service cannot be asked.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let run = run(args, &settings)?;
@@ -57,7 +57,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
         ))?;
         return Ok(Exit::Done);
     }
-    // Who waits for the end needs the service.
+    // `--wait` needs the service.
     let recent = (!args.wait).then(|| waiting::recent(&settings)).flatten();
     let mut known = select(args, &settings, &mut request, &mut targets, recent)?;
     if targets.is_empty() && !request.is_open {
@@ -88,7 +88,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
             if args.json {
                 say_json(&request.id, args, &reply, None, &known.away)?;
             }
-            // Nobody hears what becomes of it.
+            // The outcome will not be known here.
             Ok(if args.wait {
                 Exit::NotInTime
             } else {
@@ -104,7 +104,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Trigger) -> Result<Exit
     }
 }
 
-/// Says what the service has answered, and waits for what becomes of it.
+/// Prints the service's answer, and waits for the outcomes.
 fn answered(
     args: &Trigger,
     request: &Request,
@@ -119,7 +119,7 @@ fn answered(
         lines(&reply, &id, is_deferred)?;
     }
     known.say(args.json)?;
-    // Nobody waits for nodes that are selected later.
+    // There is no wait for nodes that are selected later.
     let waits = args.wait && !reply.targets.is_empty();
     if waits {
         let until = began + Duration::from_nanos(ends.nanos());
@@ -152,7 +152,7 @@ fn answered(
 }
 
 impl Known {
-    /// Warns if no node is known, and names those that are not connected.
+    /// Warns if no node is known, and names the targets that are not connected.
     fn say(&self, is_json: bool) -> Result<(), Problem> {
         if let Some(why) = &self.no_nodes {
             complain(&format!("again-fleet: warning: no node is known: {why}"));
@@ -167,7 +167,7 @@ impl Known {
     }
 }
 
-/// The run that asks: the one above, or the one of the report.
+/// The run that sends the trigger: the one that calls this command, or the one of the report.
 fn run(args: &Trigger, settings: &Settings) -> Result<Option<Run>, Problem> {
     let Some(job) = &args.job_id else {
         return run::above(&settings.helper).map_err(Problem::Failed);
@@ -182,8 +182,8 @@ fn run(args: &Trigger, settings: &Settings) -> Result<Option<Run>, Problem> {
     }))
 }
 
-/// Adds the nodes that are selected. Without a selection nobody is asked. The selection stays open if not all nodes are known, and a
-/// rolling run is deferred then.
+/// Adds the selected nodes to the targets. Without a selection, no node is queried. The selection
+/// stays open if not all nodes are known; a rolling run is deferred then.
 fn select(
     args: &Trigger,
     settings: &Settings,
@@ -225,7 +225,7 @@ fn select(
         .on_behalf
         .as_ref()
         .map_or_else(|| settings.certname(), Ok)?;
-    // A node never triggers itself unless it is named.
+    // A node triggers itself only if it is named.
     let selected = roster.selected(&selection).filter(|node| *node != firing);
     targets.extend(selected.cloned());
     let away = targets.iter().filter(|node| roster.is_away(node));
@@ -233,7 +233,7 @@ fn select(
     Ok(known)
 }
 
-/// Nobody is selected: that is said, and is no failure.
+/// Reports that no node is selected, which is not a failure.
 fn nobody(args: &Trigger, id: &Id) -> Result<Exit, Problem> {
     if args.json {
         say_json(id, args, &Reply::default(), None, &[])?;
@@ -245,7 +245,7 @@ fn nobody(args: &Trigger, id: &Id) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// What the service is asked to fire; nobody yet.
+/// Request to the service, without targets yet.
 fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Request, Problem> {
     let usage = |what: String| Err(Problem::Usage(what));
     if let Some(backend) = args.backend.filter(|backend| *backend != settings.backend) {
@@ -291,17 +291,17 @@ fn request(args: &Trigger, settings: &Settings, run: Option<&Run>) -> Result<Req
     })
 }
 
-/// How many nodes; 0 where that is not said.
+/// Number of nodes; 0 if there is no word.
 fn number(word: &Option<String>) -> Result<u32, Problem> {
     let Some(word) = word else { return Ok(0) };
     let number = word.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| Problem::Usage(format!("'{}' is not a number of nodes", shown(word))))
 }
 
-/// Asks, and hears what is true of each target.
+/// Sends a request and reads the result for each target.
 ///
 /// # Errors
-/// The service did not say all of it until then.
+/// The service did not answer completely in time.
 pub(super) fn ask(
     settings: &Settings,
     question: &Question,
@@ -330,7 +330,7 @@ fn lines(reply: &Reply, id: &Id, is_deferred: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Hears what becomes of each target, until all have told or the time is over.
+/// Reads the outcome of each target until all are final or the time is over.
 pub(super) fn wait(
     conversation: &mut Conversation,
     progress: &mut ProgressTable,
@@ -366,7 +366,7 @@ pub(super) fn wait(
     heard
 }
 
-/// The table, and the last line.
+/// Prints the table and the summary.
 fn close(progress: &ProgressTable, took: Span) -> Result<(), Problem> {
     let look = Look::of_this_process();
     for row in progress.table(&look) {
@@ -395,7 +395,7 @@ fn say_json(
     Ok(say(&all.to_string())?)
 }
 
-/// What was said, and what became of it.
+/// Results and outcomes of all targets, as JSON.
 pub(super) fn reply_json(reply: &Reply, progress: Option<&ProgressTable>) -> Value {
     let targets: Vec<Value> = reply
         .targets

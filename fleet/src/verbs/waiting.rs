@@ -17,10 +17,11 @@ use crate::wire::name::Id;
 
 /// Age of a request up to which others go to disk without waiting for the service.
 const RECENT: Span = Span::from_secs(60);
-/// The socket in the directory of sockets at which the service is woken.
+/// Name of the service's wakeup socket in the directory of sockets.
 const WAKEUP: &str = "events";
 
-/// Why the service is not asked: it did not answer a command of this user shortly before. Nothing if it is to be asked.
+/// Reason not to ask the service: it did not answer a command of this user shortly before. `None`
+/// if it should be asked.
 pub fn recent(settings: &Settings) -> Option<String> {
     let now = walltime();
     let requests = Requests::beside(&settings.spool_dir);
@@ -36,7 +37,7 @@ pub fn recent(settings: &Settings) -> Option<String> {
         .then(|| "the service did not answer a command less than a minute ago".to_owned())
 }
 
-/// How many requests wait and since when, in words, with the directory; nothing if none does.
+/// Number of waiting requests, their age and directory, in words; `None` if there are none.
 pub fn count(requests: &Requests, found: &Listing) -> Option<String> {
     let (oldest, _) = found.files.first()?;
     let (count, path) = (found.files.len(), requests.path().display());
@@ -47,10 +48,11 @@ pub fn count(requests: &Requests, found: &Listing) -> Option<String> {
     ))
 }
 
-/// Leaves a request on disk, wakes the service, and says so. What there is to say of each target.
+/// Leaves a request on disk, wakes the service, and prints that. Returns the result for each
+/// target.
 ///
 /// # Errors
-/// It cannot be left.
+/// The request cannot be stored.
 pub fn leave(
     settings: &Settings,
     question: &Question,
@@ -64,7 +66,7 @@ pub fn leave(
         let path = requests.path().display();
         Problem::Failed(format!("{why}; it cannot wait on disk: {path}: {e}"))
     })?;
-    // It is read at the next beat in any case.
+    // Without the wakeup, the service reads the request at its next heartbeat.
     if let Ok(socket) = UnixDatagram::unbound() {
         let _ = socket.set_nonblocking(true);
         let _ = socket.send_to(&[0], settings.run_dir.join(WAKEUP));

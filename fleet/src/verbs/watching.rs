@@ -1,5 +1,5 @@
-//! What stands in the backend, watched by a command over as many connections as that takes. The backend is asked by this process itself,
-//! so that nobody who looks is a burden to the service.
+//! A command's watch of keys in the backend, which reconnects when a connection is lost. The
+//! command connects to the backend itself, so that it is no load for the service.
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
@@ -20,37 +20,37 @@ use crate::backend::watch::{Event, Tell, watch};
 use crate::backend::{Backend, Change, Error, Times};
 use crate::settings::{self, Settings};
 
-/// How often it is asked whether the backend is still there.
+/// Interval between two heartbeats, which check the connection.
 const BEAT: Duration = Duration::from_secs(27);
-/// The longest pause before another connection.
+/// Longest pause before a reconnection.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What a command is told.
+/// An event of the watch.
 #[derive(Debug)]
 pub enum Seen {
-    /// A connection is made; everything that there is will be told.
+    /// A connection is made; all values follow.
     Begins,
     /// A change.
     Changed(Change),
-    /// Everything that there is was told.
+    /// All values of the first list have been reported.
     All,
-    /// The backend is not reached; it is tried again.
+    /// The connection is lost; the watch reconnects.
     Lost(Error),
 }
 
-/// What is watched: a prefix, and with each how many beats all below it is listed again; 0 for never.
+/// A prefix to watch, and the number of heartbeats between two lists of it; 0 for never.
 pub type Place = (String, u32);
 
-/// Whoever is told.
+/// Receiver of the events.
 pub type Eye<'e> = dyn FnMut(Seen) -> Result<(), Problem> + 'e;
 
-/// What a command does until it ends.
+/// Work of a command until it ends.
 pub type Work<'w> = Pin<Box<dyn Future<Output = Result<(), Problem>> + 'w>>;
 
-/// Does it, on this thread.
+/// Runs a future on this thread.
 ///
 /// # Errors
-/// Its own, or that it cannot begin.
+/// The future's error, or that of creating the runtime.
 pub fn block_on(work: Work<'_>) -> Result<Exit, Problem> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,10 +58,11 @@ pub fn block_on(work: Work<'_>) -> Result<Exit, Problem> {
     runtime.block_on(work).map(|()| Exit::Done)
 }
 
-/// Tells all that is there, and then what comes, unless that was all.
+/// Passes all values below the prefixes to `tell` and, if `goes_on`, all later changes.
 ///
 /// # Errors
-/// What whoever is told says; that this node has no certificate; or, unless it goes on, that the backend cannot be asked.
+/// An error of `tell`; this node has no certificate; or, unless `goes_on`, the backend cannot be
+/// reached.
 pub async fn all(
     settings: &Settings,
     places: &[Place],
@@ -69,7 +70,7 @@ pub async fn all(
     tell: &mut Eye<'_>,
 ) -> Result<(), Problem> {
     loop {
-        // The certificate may have been renewed meanwhile.
+        // The certificate may have been renewed in the meantime.
         let access = Access::new(settings).map_err(Problem::Failed)?;
         tell(Seen::Begins)?;
         let Err(lost) = connected(&access, places, goes_on, tell).await? else {
@@ -85,7 +86,7 @@ pub async fn all(
     }
 }
 
-/// Over one connection; why it ended, if it did.
+/// Watches over one connection. Returns the error that ended it, if any.
 async fn connected(
     access: &Access,
     places: &[Place],
@@ -112,7 +113,7 @@ async fn connected(
     }
 }
 
-/// What goes on for as long as a connection is used.
+/// A task that runs as long as a connection is used.
 type Watching<'w> = Pin<Box<dyn Future<Output = Infallible> + 'w>>;
 
 async fn look<E: Backend>(
@@ -135,7 +136,7 @@ async fn look<E: Backend>(
     hear(watching, events, listed, goes_on, tell).await
 }
 
-/// By nothing else is it noticed that a connection fell silent.
+/// Sends heartbeats until one fails. Nothing else detects a silent connection.
 async fn beat<E: Backend>(
     backend: &E,
     places: &[Place],
@@ -165,7 +166,8 @@ async fn beats<E: Backend>(
     }
 }
 
-/// Tells what is watched, until it is lost, or unless it goes on, until all was told.
+/// Passes the events to `tell` until the connection is lost or, unless `goes_on`, until all values
+/// have been reported.
 async fn hear(
     mut watching: Vec<Watching<'_>>,
     mut events: UnboundedReceiver<(usize, Event)>,
@@ -196,7 +198,7 @@ async fn hear(
                 }
             }
             Some((_, Event::Lost(e))) => return Ok(Err(e)),
-            // Nothing is cut off where there is no limit.
+            // Without limits, nothing is cut off.
             Some((_, Event::Cut(_) | Event::Foreign(_))) | None => {}
         }
     }

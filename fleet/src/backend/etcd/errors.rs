@@ -10,13 +10,14 @@ pub(super) fn error(error: &etcd_client::Error) -> Error {
     let why = words(error);
     match error {
         etcd_client::Error::GRpcStatus(status) => match i32::from(status.code()) {
-            // INVALID_ARGUMENT, RESOURCE_EXHAUSTED, OUT_OF_RANGE: the server's words for too large, and the client's.
+            // INVALID_ARGUMENT, RESOURCE_EXHAUSTED and OUT_OF_RANGE: codes of the server and of the
+            // client for a message that is too large.
             3 | 8 | 11 if why.contains("too large") || why.contains("larger than max") => {
                 Error::TooLarge
             }
             8 if why.contains("space exceeded") => Error::Full(why),
             7 | 16 => Error::Denied(why),
-            // NOT_FOUND: only a lease can be.
+            // NOT_FOUND: only a lease can be missing.
             5 => Error::Conflict,
             _ if never_left(status) => Error::Unreachable(why),
             _ => Error::Unknown(why),
@@ -26,7 +27,7 @@ pub(super) fn error(error: &etcd_client::Error) -> Error {
     }
 }
 
-/// Whether there was no connection to send anything over.
+/// Whether there was no connection over which to send anything.
 fn never_left(status: &(dyn std::error::Error + 'static)) -> bool {
     let mut source = status.source();
     while let Some(cause) = source {
@@ -42,7 +43,8 @@ fn never_left(status: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// The words of an answer; where something else than etcd answers, such as a proxy before it, without the library's.
+/// Message of an answer without the library's own words if something other than etcd answers, such
+/// as a proxy in front of it.
 fn plain(words: &str) -> String {
     match words.split_once("grpc-status header missing, mapped from HTTP status code ") {
         Some((_, status)) => format!("what answers there is not etcd: HTTP status {status}"),
@@ -54,7 +56,7 @@ pub(super) fn words(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
             let cause = status.source();
-            // It says of itself that it is an error of the transport.
+            // This error only says that it is an error of the transport.
             let is_wrapper = cause.is_some_and(|e| e.is::<tonic::transport::Error>());
             let cause = cause.and_then(|e| if is_wrapper { e.source() } else { Some(e) });
             crate::backend::with_causes(plain(status.message()), cause)

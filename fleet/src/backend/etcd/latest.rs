@@ -1,8 +1,9 @@
-//! The values below a prefix that were written last, without reading all that is stored there.
+//! The most recently written values below a prefix, read without everything that is stored there.
 //!
-//! etcd 3.4 sorts by revision only after it has read everything below the prefix, whatever the limit. One request therefore names the
-//! newest keys, without values. To read all keys in pages takes longer, since each page makes etcd count all keys that follow. The
-//! values are then read by their keys, which leaves all others alone.
+//! etcd 3.4 sorts by revision only after it has read everything below the prefix, whatever the
+//! limit. Therefore one request reads the newest keys without values. Reading all keys in pages
+//! takes longer, since each page makes etcd count all keys that follow. The values are then read by
+//! their keys, and no others.
 
 use std::time::Duration;
 
@@ -11,19 +12,20 @@ use etcd_client::{GetOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
 use super::{Etcd, LONGEST, PAGE, end, error, value};
 use crate::backend::{Error, Limit, List, Value, is_latest};
 
-/// How long etcd may sort, in all tries together.
+/// Longest time for etcd to sort, for all attempts together.
 const SORTING: Duration = Duration::from_secs(20);
-/// Longest key that is read, in bytes. No key of ours is as long, and etcd takes keys of 1.5 MB.
+/// Longest key that is read, in bytes. Our keys are shorter; etcd accepts keys of 1.5 MB.
 const LONGEST_KEY: usize = 4096;
-/// How many values are read together at most. etcd allows 128 by default.
+/// Largest number of values that one request reads. etcd allows 128 by default.
 const LONGEST_BATCH: usize = 64;
-/// Longest answer with several values, in bytes: the client copies it.
+/// Longest answer with several values, in bytes: the client copies the answer.
 const LONGEST_ANSWER: usize = 4 << 20;
-/// Bytes that an answer has for a value besides its key and itself, at most.
+/// Largest number of bytes of an answer per value, besides the key and the value.
 const OVERHEAD: usize = 256;
 
 impl Etcd {
-    /// The newest values below a prefix. Their bytes that come in are hardly more than the limit: the client refuses an answer by its length.
+    /// The newest values below a prefix. The bytes received hardly exceed the limit: the client
+    /// rejects an answer by its length.
     pub(super) async fn newest_values(&self, prefix: &str, limit: Limit) -> Result<List, Error> {
         let (mut keys, is_more) = self.newest_keys(prefix, limit.values).await?;
         let count = keys.len();
@@ -65,7 +67,8 @@ impl Etcd {
         Ok(list)
     }
 
-    /// Keys that were written last, the newest first, at most this number, and whether there are more.
+    /// The most recently written keys, newest first, at most `most` of them, and whether there are
+    /// more.
     async fn newest_keys(&self, prefix: &str, most: usize) -> Result<(Vec<Vec<u8>>, bool), Error> {
         let mut limit = i64::try_from(most).unwrap_or(i64::MAX).max(1);
         let mut client = self.client.kv_client().max_decoding_message_size(LONGEST);
@@ -78,7 +81,8 @@ impl Etcd {
                     .with_sort(SortTarget::Mod, SortOrder::Descend)
                     .with_limit(limit);
                 match client.get(before, Some(options)).await {
-                    // Some keys are long. Each try makes etcd sort again, and a page of the longest fits.
+                    // Some keys are long. Each attempt makes etcd sort again, and a page of the
+                    // longest keys fits.
                     Err(e) if limit > PAGE && error(&e) == Error::TooLarge => limit = PAGE,
                     answer => return answer,
                 }
@@ -90,7 +94,8 @@ impl Etcd {
         Ok((keys.map(<[u8]>::to_vec).collect(), answer.more()))
     }
 
-    /// The values at these keys, without those that have more bytes than this. A few are read together, and fewer where the answer is too long.
+    /// The values at these keys, except those longer than `longest` bytes. Several are read per
+    /// request, and fewer if the answer is too long.
     pub(super) async fn values_up_to(
         &self,
         keys: &[String],
@@ -118,7 +123,10 @@ impl Etcd {
         Ok(found)
     }
 
-    /// The values at these keys, in their order, as far as they are still there; [`Error::TooLarge`] if the answer is longer than this.
+    /// The existing values at these keys, in the order of `keys`.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the answer is longer than `longest` bytes.
     async fn values(&self, keys: &[Vec<u8>], longest: usize) -> Result<Vec<Value>, Error> {
         let gets: Vec<TxnOp> = keys
             .iter()

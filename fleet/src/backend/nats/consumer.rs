@@ -1,32 +1,33 @@
-//! How a consumer is made.
+//! Configuration of a consumer.
 
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, Config, DeliverPolicy};
 
-/// Where a consumer begins.
+/// First message that a consumer sends.
 #[derive(Clone, Copy)]
 pub enum Start {
-    /// With the newest message of each subject.
+    /// The newest message of each subject.
     Newest,
-    /// With the message of this number.
+    /// The message of this sequence number.
     Number(u64),
-    /// The same, and of each message its headers only.
+    /// The message of this sequence number; only headers are sent.
     Headers(u64),
-    /// The same, and nothing is sent: how many messages wait is all that is asked.
+    /// The message of this sequence number; nothing is sent, only the waiting messages are counted.
     Count(u64),
 }
 
-/// What the server beats while nothing is to tell; flow control demands some beat. Whether it lives, and tells all, is asked with
-/// the renewals of the lease.
+/// Interval of the server's heartbeats while there are no messages. Flow control requires
+/// heartbeats; the renewals of the lease check whether the server is alive and sends everything.
 const BEAT: Duration = Duration::from_secs(3600);
-/// How long a consumer outlives its listener.
+/// Lifetime of a consumer after its subscriber has left.
 const UNHEARD: Duration = Duration::from_secs(30);
-/// The same where nobody listens at all.
+/// Lifetime of a consumer that only counts messages.
 const COUNTED: Duration = Duration::from_secs(1);
 
 impl Start {
-    /// Configuration of a consumer that sends to an inbox. It has a name: under permissions an unnamed one is made by another call.
+    /// Configuration of a consumer that sends to an inbox. The consumer has a name because an
+    /// unnamed one is created with another call, which needs other permissions.
     pub fn config(self, name: &str, filter: &str, inbox: &str) -> Config {
         let deliver_policy = match self {
             Start::Newest => DeliverPolicy::LastPerSubject,

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-/// The part of a stream's description that is used. Its settings are those of the server, also where this client does not know them.
+/// The fields of a stream's description that are used. The settings are the server's, including
+/// those that this client does not know.
 #[derive(Deserialize)]
 pub struct Stream {
     pub config: Map<String, Value>,
@@ -13,7 +14,7 @@ pub struct Stream {
     pub state: State,
 }
 
-/// The part of a stream's state that is used.
+/// The field of a stream's state that is used.
 #[derive(Deserialize)]
 pub struct State {
     #[serde(rename = "last_seq")]

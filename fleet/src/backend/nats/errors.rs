@@ -1,4 +1,4 @@
-//! Errors of NATS's client, as those of a backend.
+//! Conversion of the NATS client's errors to those of a backend.
 
 use std::error::Error as _;
 
@@ -10,20 +10,21 @@ use serde_json::Value;
 
 use crate::backend::Error;
 
-/// Another message was the last one of its subject: releases say that in three ways.
+/// Codes for a subject whose last message is another one; releases of NATS differ.
 const OTHER_LAST: [ErrorCode; 3] = [
     ErrorCode::STREAM_WRONG_LAST_MESSAGE_ID,
     ErrorCode::STREAM_WRONG_LAST_SEQUENCE,
     ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT,
 ];
-/// The resources of the account or of the server are used up, or its storage is.
+/// Codes for exhausted resources or storage of the account or of the server.
 const NO_ROOM: [ErrorCode; 3] = [
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
     ErrorCode::INSUFFICIENT_RESOURCES,
     ErrorCode::STORAGE_RESOURCES_EXCEEDED,
 ];
 
-/// Whether a server has no room. A limit of a stream or of the disk only shows in the words of a message that was not stored.
+/// Whether a server is out of space. For a limit of a stream or of the disk, only the words of the
+/// refusal say so.
 fn is_full(refusal: &jetstream::Error) -> bool {
     let words = refusal.to_string();
     let is_limit = ["maximum bytes", "no space"]
@@ -33,7 +34,8 @@ fn is_full(refusal: &jetstream::Error) -> bool {
     NO_ROOM.contains(&code) || (code == ErrorCode::STREAM_STORE_FAILED && is_limit)
 }
 
-/// Content of an answer of JetStream's API, or the refusal in its place. The client's own type does not name a field that it cannot read.
+/// Content of an answer of JetStream's API, or the refusal. Unlike the client's own type, the error
+/// names a field that cannot be read.
 ///
 /// # Errors
 /// A field is missing or has another type.
@@ -50,7 +52,7 @@ pub fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::Unreachable(format!("the server's answer cannot be read: {error}"))
 }
 
-/// Error of a message that was to be stored below this subject.
+/// Error of a message that was to be stored under this subject.
 pub fn of_message(subject: &str, error: &PublishError) -> Error {
     let refusal = error.source();
     let refusal = refusal.and_then(|e| e.downcast_ref::<jetstream::Error>());
@@ -58,7 +60,7 @@ pub fn of_message(subject: &str, error: &PublishError) -> Error {
         (Some(refusal), _) if OTHER_LAST.contains(&refusal.error_code()) => Error::Conflict,
         (Some(refusal), _) if is_full(refusal) => Error::Full(refusal.to_string()),
         (None, PublishErrorKind::MaxPayloadExceeded) => Error::TooLarge,
-        // Nobody listens there: nothing has happened.
+        // The subject has no subscriber: nothing has changed.
         (None, PublishErrorKind::StreamNotFound) => {
             Error::Unreachable(format!("no responders at {subject}"))
         }
@@ -66,7 +68,7 @@ pub fn of_message(subject: &str, error: &PublishError) -> Error {
     }
 }
 
-/// Error of a call that changes nothing, or may be done again, which the server refused.
+/// Error of a call that the server refused and that changes nothing or may be repeated.
 pub fn of_call(refusal: &jetstream::Error) -> Error {
     match is_full(refusal) {
         true => Error::Full(refusal.to_string()),
@@ -74,7 +76,7 @@ pub fn of_call(refusal: &jetstream::Error) -> Error {
     }
 }
 
-/// The words of an error and of its causes.
+/// An error and its causes, in one line.
 pub fn causes(error: &dyn std::error::Error) -> String {
     crate::backend::with_causes(error.to_string(), error.source())
 }

@@ -7,13 +7,14 @@ use async_nats::{HeaderMap, Message, StatusCode};
 use super::errors::unreadable;
 use crate::backend::Error;
 
-/// The size of a message of which only the headers are sent.
+/// Header with the payload size of a message of which only the headers are sent.
 const SIZE: &str = "Nats-Msg-Size";
-/// A removal, as NATS's own clients mark it.
+/// Header that marks a removal, as NATS's own clients set it.
 const OPERATION: &str = "KV-Operation";
 const REMOVED: &str = "DEL";
 
-/// Headers of a removal that is stored if the last message of its subject has this number; 0 for none.
+/// Headers of a removal that is stored only if the last message of its subject has this sequence
+/// number; 0 for none.
 pub fn removing(last: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, last.to_string());
@@ -27,8 +28,10 @@ pub fn is_removal(headers: Option<&HeaderMap>) -> bool {
     operation.is_some_and(|operation| matches!(operation.as_str(), REMOVED | "PURGE"))
 }
 
-/// Number of the message that answers a question for the newest one of a subject, and whether it is a value, not a removal. The server
-/// appends its headers to those of the stored message, and keeps the writer's status: only without a number is a status the server's.
+/// Sequence number of the message in the answer to a request for the newest message of a subject,
+/// and whether it is a value rather than a removal. The server appends its headers to those of the
+/// stored message and keeps the writer's status: a status is the server's only if there is no
+/// number.
 pub fn newest(answer: Message) -> Result<Option<(u64, bool)>, Error> {
     let number = answer.headers.as_ref();
     let number = number.and_then(|headers| headers.get_last(NATS_SEQUENCE));
@@ -47,9 +50,10 @@ pub fn newest(answer: Message) -> Result<Option<(u64, bool)>, Error> {
     )))
 }
 
-/// Sizes of a message without its subjects, in bytes: of what came, and of the whole message according to the server. Where the server
-/// leaves the payload out, it adds a header with the payload's size, which is the last of that name: others are the writer's. A writer
-/// whose headers are malformed can still hide it, so that only what came is certain.
+/// Sizes of a message without its subjects, in bytes: the size that arrived, and the size of the
+/// whole message according to the server. If the server leaves the payload out, it appends a header
+/// with the payload's size, which is the last of that name: others are the writer's. A writer with
+/// malformed headers can still hide it, so only the size that arrived is certain.
 pub fn sizes(message: &Message) -> (usize, usize) {
     let subjects = message.subject.len() + message.reply.as_ref().map_or(0, |reply| reply.len());
     let came = message.length.saturating_sub(subjects);

@@ -1,9 +1,11 @@
-//! The values below a prefix that were written last, without reading all that is stored there.
+//! The most recently written values below a prefix, read without everything that is stored there.
 //!
-//! A consumer reads forward only. Where to begin is found out first, from the headers of the last messages, which tell their sizes.
-//! A removal is a message too, and counts as a value. Whoever may write there can also write long headers and removals, and can make a size
-//! look smaller than it is: each read ends when more came than it may bring, and fewer messages are read instead. All tries together bring
-//! no more than twice the limit, and headers of about ten megabytes where the limit is 20,000 values.
+//! A consumer reads forward only. The headers of the last messages give their sizes, from which the
+//! first message to read is computed. A removal is a message too, and counts as a value. A writer
+//! can also write long headers and removals, and can make a size look smaller than it is: each read
+//! ends when more bytes arrive than its limit, and fewer messages are read instead. All attempts
+//! together read at most twice the limit, and about ten megabytes of headers if the limit is 20,000
+//! values.
 
 use std::time::Duration;
 
@@ -12,13 +14,13 @@ use super::consumer::Start;
 use super::messages::Delivered;
 use crate::backend::{Change, Error, Limit, List};
 
-/// How many bytes key and headers of a message may have, on average. Those of a fleet have fewer.
+/// Bytes of key and headers that a message may have on average. Messages of a fleet have fewer.
 const HEADERS: usize = 512;
-/// The part of the messages that is read where all together have too many bytes.
+/// Divisor of the number of messages to read after they had too many bytes together.
 const PART: usize = 16;
 
 impl Nats {
-    /// The newest values; nothing if not all of them came, each within this time.
+    /// The newest values; `None` if some did not arrive, each within `patience`.
     pub(super) async fn latest_once(
         &self,
         prefix: &str,
@@ -43,7 +45,8 @@ impl Nats {
         }
     }
 
-    /// Values of the messages; [`Error::TooLarge`] if more bytes came than that number of messages should have.
+    /// Values of the messages; [`Error::TooLarge`] if more bytes arrived than that number of
+    /// messages should have.
     async fn newest_values(
         &self,
         prefix: &str,
@@ -88,8 +91,9 @@ impl Nats {
         Ok(Some(list))
     }
 
-    /// Sequence number from which on there are at most this number of messages below a prefix, or up to an eighth fewer. Two consumers find it where
-    /// all of them fit or the last numbers of the stream are still in it; others are searched for.
+    /// Sequence number from which on there are at most `most` messages below a prefix, or up to an
+    /// eighth fewer. Two consumers find it if all messages fit, or if the last numbers of the
+    /// stream are still in it; otherwise a binary search does.
     async fn start(&self, prefix: &str, last: u64, most: usize) -> Result<u64, Error> {
         let most = u64::try_from(most).unwrap_or(u64::MAX);
         if self.waiting(prefix, 1).await? <= most {
@@ -111,7 +115,8 @@ impl Nats {
         }
     }
 
-    /// How many messages there are below a prefix from a number on: a consumer that nobody listens to says so.
+    /// Number of messages below a prefix from a sequence number on, according to a consumer without
+    /// a subscriber.
     pub(super) async fn waiting(&self, prefix: &str, from: u64) -> Result<u64, Error> {
         let inbox = self.client.new_inbox();
         self.consume(prefix, Start::Count(from), &inbox).await

@@ -1,8 +1,10 @@
 //! The messages of a consumer.
 //!
-//! The client's own readers (async-nats 0.51) do not do for a watch. `push::Messages` does not notice that a message was lost, and passes over
-//! what the server says when it ends a consumer. `push::Ordered` notices both, but gets a beat every five seconds, which wakes an idle node
-//! as often for each of its watches, and replaces its consumer by itself, with `CONSUMER.DELETE`, which nodes have no right to.
+//! The client's own readers (async-nats 0.51) are not usable for a watch. `push::Messages` does not
+//! detect a lost message, and ignores the server's message that it ended the consumer.
+//! `push::Ordered` detects both, but gets a heartbeat every five seconds, which wakes an idle node
+//! as often for each of its watches, and replaces its consumer automatically with
+//! `CONSUMER.DELETE`, which nodes may not call.
 
 use std::time::Instant;
 
@@ -16,34 +18,35 @@ use crate::backend::denials::Denials;
 use crate::backend::{Change, Error, Feed, Value, beginning};
 use crate::wire::name::Namespace;
 
-/// What a consumer is sent.
+/// Messages that a consumer sends.
 pub struct Messages {
     pub(super) jetstream: Context,
     pub(super) namespace: Namespace,
     pub(super) denials: Denials,
     pub(super) heard: Subscriber,
-    /// Where it listens.
+    /// Inbox of the subscription.
     pub(super) inbox: String,
-    /// Since when.
+    /// Time of the subscription.
     pub(super) since: Instant,
-    /// How many messages have come.
+    /// Number of messages that have arrived.
     pub(super) sent: u64,
 }
 
-/// A message that has come.
+/// A message that has arrived.
 pub struct Delivered {
-    /// The change; where only headers are sent its value is empty.
+    /// The change; its value is empty if only headers are sent.
     pub change: Change,
-    /// Bytes of the key, and of the headers and the value that came.
+    /// Bytes of the key, and of the headers and the value that arrived.
     pub came: usize,
-    /// Bytes of the key, and of headers and value according to the server.
+    /// Bytes of the key, and of the headers and the value according to the server.
     pub size: usize,
-    /// How many messages wait behind it.
+    /// Number of messages that wait after this one.
     pub pending: u64,
 }
 
 impl Messages {
-    /// The next message, or why there is none. The server goes on only when its questions between them are answered.
+    /// The next message, or the reason why there is none. The server sends more only after its
+    /// flow-control requests are answered.
     pub async fn next(&mut self) -> Result<Delivered, Error> {
         let ended = |why: &str| Error::Unreachable(why.to_owned());
         let message = loop {
@@ -52,7 +55,7 @@ impl Messages {
                 denied = self.denials.of(&self.inbox, self.since) => return Err(denied),
             };
             let message = message.ok_or_else(|| ended("the connection was lost"))?;
-            // A stored message has its own subject, and any status that its writer likes.
+            // A stored message has its own subject, and any status that its writer chose.
             if message.subject.as_str() != self.inbox {
                 break message;
             }
@@ -60,7 +63,7 @@ impl Messages {
                 return Err(ended("the server has ended what it was asked for"));
             }
             if let Some(reply) = message.reply {
-                // Without a connection nothing more comes either, which is noticed elsewhere.
+                // Without a connection no more messages arrive; `Following::next` notices that.
                 let client = self.jetstream.client();
                 let _ = client.publish(reply, b"".as_slice().into()).await;
             }
@@ -108,7 +111,7 @@ impl Messages {
     }
 }
 
-/// Changes, as they come.
+/// Changes in the order in which the server sends them.
 pub struct Following {
     pub(super) messages: Messages,
     pub(super) broken: watch::Receiver<u64>,
@@ -124,7 +127,7 @@ impl Feed for Following {
     }
 }
 
-/// What a server sent and should not have.
+/// Error of a message that the server should not have sent.
 fn broken(what: &str) -> Error {
     Error::Unreachable(format!("the server sent {what}"))
 }

@@ -1,4 +1,4 @@
-//! The streams: what is asked of them, and how they are made.
+//! The streams: their creation and the requests about them.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use super::description::Stream;
 use super::{Nats, errors};
 use crate::backend::Error;
 
-/// How long what is told stays: longer than any trigger is worth something.
+/// Lifetime of values: longer than any trigger is valid.
 const DAY: Duration = Duration::from_secs(25 * 3600);
-/// How long events stay, and how many bytes of them: the oldest make room.
+/// Lifetime of events, and their largest total size in bytes: new events replace the oldest.
 const HOUR: Duration = Duration::from_secs(3600);
 const MOST_EVENTS: i64 = 64 << 20;
-/// How many members of a cluster hold a stream.
+/// Number of members of a cluster that store a stream.
 const REPLICAS: usize = 3;
 
-/// Setting of a stream by which one message may replace all.
+/// Setting of a stream that lets one message replace all others.
 const ROLLUP: &str = "allow_rollup_hdrs";
 
 impl Nats {
-    /// What the server says of a section's stream. Makes the stream if there is none: nobody has yet, or the server has lost it.
+    /// The server's description of a section's stream. Creates the stream if it does not exist: no
+    /// node has created it yet, or the server has lost it.
     pub(super) async fn prepare(&self, section: &str) -> Result<Stream, Error> {
         self.is_connected()?;
         let bucket = self.bucket(section);
@@ -58,15 +59,17 @@ impl Nats {
         if let Ok(Some(stream)) = made {
             return Ok(stream);
         }
-        // Another node may have made it at the same moment, which a server refuses in one way or another.
+        // If another node creates the stream at the same time, the server refuses with one of
+        // several errors.
         match self.ask_stream("INFO", &name, &()).await {
             Ok(Some(stream)) => Ok(stream),
             _ => made?.ok_or_else(|| Error::Unreachable(format!("no stream {name}"))),
         }
     }
 
-    /// Forbids rollups in a stream that was made while they were allowed: one message, with a header that no right of NATS's forbids, would
-    /// replace all messages of the stream. With rights for streams nodes may not change it.
+    /// Forbids rollups in a stream that was created while they were allowed: one message, with a
+    /// header that no permission of NATS can forbid, would replace all messages of the stream.
+    /// Nodes with permissions for streams may not change the setting.
     pub(super) async fn forbid_rollups(&self, section: &str, stream: Stream) -> Result<(), Error> {
         let Some(config) = without_rollups(stream.config) else {
             return Ok(());
@@ -78,7 +81,7 @@ impl Nats {
         }
     }
 
-    /// Asks JetStream about a stream, or for it: its answer, if the stream is there.
+    /// Calls JetStream's API for a stream: its description, or `None` if the stream does not exist.
     pub(super) async fn ask_stream(
         &self,
         verb: &str,
@@ -96,7 +99,8 @@ impl Nats {
     }
 }
 
-/// Settings of a stream that allows rollups, with that changed alone.
+/// Settings of a stream that allows rollups, with only that changed; `None` if it does not allow
+/// them.
 fn without_rollups(mut config: Map<String, Value>) -> Option<Map<String, Value>> {
     let allowed = config.get_mut(ROLLUP)?;
     if *allowed != true {

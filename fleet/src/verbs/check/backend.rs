@@ -1,4 +1,5 @@
-//! The backend, asked directly: each of its servers, what it allows this node, and what it complains of.
+//! Checks of the backend without the service: each of its servers, this node's permissions, and
+//! alarms.
 
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use crate::backend::{Error, Health, Times, tls};
 use crate::settings::{Backend, Settings};
 use crate::wire::key;
 
-/// How long a server may take.
+/// Time limit of a call to a server.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a server answered.
+/// Answer of a server.
 struct Asked {
     server: String,
-    /// Its health, and whether this node may read its own triggers.
+    /// The server's health, and whether this node may read its own triggers.
     answer: Result<(Health, Result<(), Error>), Error>,
 }
 
-/// Asks all servers.
+/// Checks all servers.
 pub fn look(settings: &Settings) -> Vec<Finding> {
     let access = match Access::new(settings) {
         Ok(access) => access,
@@ -77,7 +78,7 @@ async fn ask(access: &Access, server: &[String]) -> Result<(Health, Result<(), E
 /// Remedy for a backend that is full.
 pub const MAKE_ROOM: &str = "etcd: compact and defragment it, raise its quota (--quota-backend-bytes), then 'etcdctl alarm disarm'; NATS: give it a larger disk or max_file_store";
 
-/// What to do about an error of this backend's.
+/// Remedy for an error of this backend.
 fn remedy(backend: Backend, error: &Error) -> &'static str {
     if let Error::Unreachable(why) | Error::Unknown(why) = error
         && let Some(remedy) = tls::remedy(why)
@@ -101,7 +102,7 @@ fn remedy(backend: Backend, error: &Error) -> &'static str {
     }
 }
 
-/// What nats-server says, or does not say, where it runs without JetStream.
+/// Whether the error is that of nats-server without JetStream.
 fn is_without_jetstream(why: &str) -> bool {
     let why = why.to_ascii_lowercase();
     why.contains("jetstream") || why.contains("no responders")
@@ -156,7 +157,7 @@ fn judge(backend: Backend, asked: &[Asked]) -> Vec<Finding> {
     found
 }
 
-/// What a server complains of.
+/// Finding about an alarm of a server.
 fn alarm(backend: Backend, alarm: &str) -> Finding {
     let todo = if alarm.contains("NOSPACE") {
         "etcd takes no writes any more: compact and defragment it, raise its quota (--quota-backend-bytes), then 'etcdctl alarm disarm'"

@@ -1,4 +1,4 @@
-//! The files of Puppet's CA and of this node, as they are now.
+//! Checks of the files of Puppet's CA and of this node.
 
 use again_base::model::{Span, Walltime};
 use again_base::sys::clock::system_time;
@@ -18,10 +18,10 @@ use crate::settings::Settings;
 use crate::verbs::clock;
 use crate::wire::envelope::Seal;
 
-/// How long before something ends it is said.
+/// Remaining validity below which a warning is given.
 const SOON: Span = Span::from_secs(30 * 86_400);
 
-/// Looks at the certificate, the key, the CA and the revocation lists.
+/// Checks the certificate, the key, the CA and the revocation lists.
 pub fn look(settings: &Settings, now: Walltime) -> Vec<Finding> {
     let paths = match settings.identity() {
         Ok(paths) => paths,
@@ -41,7 +41,7 @@ pub fn look(settings: &Settings, now: Walltime) -> Vec<Finding> {
     found
 }
 
-/// Until when something is valid, judged.
+/// Finding about the end of a validity.
 fn validity(
     about: &'static str,
     until: Walltime,
@@ -63,7 +63,7 @@ fn validity(
     }
 }
 
-/// This node's certificate: whose it is, and how long it is valid.
+/// Finding about this node's certificate: its certname and its validity.
 fn own(settings: &Settings, paths: &Paths, now: Walltime) -> Result<Finding, Finding> {
     let path = paths.certificate.display();
     let todo = "run the agent, which gets one from the Puppet server; without a server 'again-fleet ca' makes one (again-fleet(8)); or set cert";
@@ -93,7 +93,7 @@ fn own(settings: &Settings, paths: &Paths, now: Walltime) -> Result<Finding, Fin
     ))
 }
 
-/// Whether what this node signs is believed by whoever has the same CA as it.
+/// Finding about the key: whether nodes with the same CA can verify this node's signatures.
 fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
     let error = |why: String, todo: &str| Err(Finding::error("key", why, todo));
     let authority = match settings.authority() {
@@ -146,7 +146,7 @@ fn key(settings: &Settings, paths: &Paths) -> Result<Finding, Finding> {
     }
 }
 
-/// The revocation lists: the one that ends first.
+/// Finding about the revocation lists, from the one that expires first.
 fn revocations(paths: &Paths, now: Walltime) -> Result<Finding, Finding> {
     const ABOUT: &str = "revocation";
     let path = paths.crl.display();

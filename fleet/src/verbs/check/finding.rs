@@ -1,30 +1,30 @@
-//! PURE: what was found about one thing, and what to do.
+//! PURE: the result of a check, with a remedy.
 
 use std::fmt;
 
 use again_base::layout::{Look, Tone};
 
-/// What was found about one thing.
+/// Result of a check of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The thing.
+    /// The checked thing.
     pub about: &'static str,
-    /// How good that is.
+    /// Severity of the result.
     pub grade: Grade,
     /// State of the thing, in words.
     pub what: String,
-    /// What to do, where something is to be done.
+    /// Remedy, if one is needed.
     pub todo: Option<String>,
 }
 
-/// How good it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// As it should be.
+    /// Works.
     Ok,
-    /// It works, and somebody should look.
+    /// Works, but needs attention.
     Warning,
-    /// It does not work.
+    /// Does not work.
     Error,
 }
 
@@ -49,7 +49,7 @@ impl Grade {
 }
 
 impl Finding {
-    /// All is well.
+    /// A finding without a problem.
     pub fn ok(about: &'static str, what: impl Into<String>) -> Self {
         Finding {
             about,
@@ -59,7 +59,7 @@ impl Finding {
         }
     }
 
-    /// It works, and this is to be done.
+    /// A finding about something that works but needs this remedy.
     pub fn warning(about: &'static str, what: impl Into<String>, todo: impl Into<String>) -> Self {
         Finding {
             grade: Grade::Warning,
@@ -68,7 +68,7 @@ impl Finding {
         }
     }
 
-    /// It does not work, and this is to be done.
+    /// A finding about something that does not work and needs this remedy.
     pub fn error(about: &'static str, what: impl Into<String>, todo: impl Into<String>) -> Self {
         Finding {
             grade: Grade::Error,
@@ -76,7 +76,7 @@ impl Finding {
         }
     }
 
-    /// For people.
+    /// Line for a terminal or a log.
     pub fn line(&self, look: &Look) -> String {
         let todo = self.todo.as_ref();
         let todo = todo.map_or_else(String::new, |todo| format!("; {todo}"));

@@ -1,4 +1,4 @@
-//! PURE: what the service says of itself, judged.
+//! PURE: findings from the state that the service reports.
 
 use again_base::model::{Span, Walltime};
 
@@ -81,7 +81,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
     found
 }
 
-/// What helps where a sender uses too many names.
+/// Remedy for a sender that uses too many names.
 pub const FEWER_NAMES: &str =
     "use the same name for triggers that replace each other, or a shorter ttl";
 
@@ -192,7 +192,7 @@ fn selection(one: &StoredShown, how: &How, now: Walltime) -> Finding {
     )
 }
 
-/// The clock, against the other nodes' and how far they may be apart.
+/// Finding about the clock: its difference to the other nodes' clocks, compared with the skew.
 fn clocks(ahead: Option<i64>, skew: Span) -> Finding {
     let Some(ahead) = ahead else {
         return Finding::ok("clock", "nothing is known of the clocks of others");

@@ -1,12 +1,12 @@
-//! `again-fleet check`: whether this node can fire and be fired at, and what to do where it cannot.
+//! `again-fleet check`: checks whether this node can send and accept triggers, and suggests fixes.
 
-/// What the backend says when it is asked.
+/// Checks of the backend without the service.
 mod backend;
 /// The files with certificates.
 mod files;
-/// What was found about one thing.
+/// Result of a check.
 mod finding;
-/// What the service says of itself.
+/// Findings from the state that the service reports.
 mod how;
 /// Certificates that make a node etcd's superuser.
 mod superuser;
@@ -38,10 +38,10 @@ use crate::puppet::certificates;
 use crate::settings::{self, Backend, Flags, Settings, Surroundings, Trust};
 use crate::spool::requests::Requests;
 
-/// Looks at everything, and says what it found.
+/// Runs all checks and prints the findings.
 ///
 /// # Errors
-/// Those of writing.
+/// Standard output cannot be written.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, Problem> {
     let now = moment();
     let found = match settings::settings(flags, around) {
@@ -67,7 +67,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Check) -> Result<Exit, 
     })
 }
 
-/// Finding about a superuser of etcd's, where etcd takes its users from certificates.
+/// Finding about a superuser certificate, if etcd takes its users from certificates.
 fn superuser(settings: &Settings, root: &Path, now: Walltime) -> Option<Finding> {
     let takes_users = settings.backend == Backend::Etcd && settings.tls;
     takes_users.then(|| superuser::look(&certificates(root).authority, now))?
@@ -115,7 +115,8 @@ fn requests(settings: &Settings) -> Option<Finding> {
     Some(Finding::warning("requests", what, todo))
 }
 
-/// Findings about the executor's ledger, where it can be read: senders whose triggers are held soon.
+/// Findings about the executor's ledger, if it is readable: senders whose triggers will soon be
+/// held.
 fn ledger(state_dir: &Path, now: &Moment) -> Vec<Finding> {
     let path = state_dir.join(page::FILE);
     let text = read_regular(&path, page::LARGEST, 0).unwrap_or_default();
@@ -125,7 +126,7 @@ fn ledger(state_dir: &Path, now: &Moment) -> Vec<Finding> {
     found.collect()
 }
 
-/// What can be told of the settings alone.
+/// Findings about the settings alone.
 fn set(settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();
     let name = match settings.certname() {
@@ -174,7 +175,7 @@ fn set(settings: &Settings) -> Vec<Finding> {
     found
 }
 
-/// Whether the helper can be asked.
+/// Finding about the program `again`: whether it can be started.
 fn helper(settings: &Settings) -> Finding {
     let path = settings.helper.display();
     let asked = Command::new(&settings.helper)
@@ -196,7 +197,7 @@ fn helper(settings: &Settings) -> Finding {
     }
 }
 
-/// Finding about `run_cmd`, if its directory or its manifest is not there.
+/// Finding about `run_cmd`, if its directory or its manifest does not exist or cannot be used.
 fn run_cmd(settings: &Settings) -> Option<Finding> {
     let finding = |kind, what: String, todo| {
         Some(match kind {
@@ -229,7 +230,7 @@ fn run_cmd(settings: &Settings) -> Option<Finding> {
     )
 }
 
-/// Whose word is believed, and what that means.
+/// Finding about the setting `trust` and its consequences.
 fn trust(settings: &Settings) -> Finding {
     let runs: Vec<_> = settings
         .run_cmd
@@ -257,7 +258,7 @@ fn trust(settings: &Settings) -> Finding {
     }
 }
 
-/// What the service says of itself.
+/// State of the service, according to the service.
 fn ask(settings: &Settings) -> Result<How, String> {
     let until = Instant::now() + PATIENCE;
     let begun = Conversation::begin(&socket(settings), &Question::HowAreYou, until);
@@ -272,7 +273,8 @@ fn ask(settings: &Settings) -> Result<How, String> {
     }
 }
 
-/// Whether the executor can be asked: whether somebody listens there. To ask would start it.
+/// Finding about the executor: whether a process listens at its socket. A request would start the
+/// executor.
 fn take_socket(settings: &Settings) -> Finding {
     let path = settings.run_dir.join("executor");
     let shown = path.display();
@@ -294,7 +296,8 @@ fn take_socket(settings: &Settings) -> Finding {
     }
 }
 
-/// Whether a socket of this path listens, by /proc/net/unix: with the flag `__SO_ACCEPTCON` (proc_net(5)).
+/// Whether a socket of this path listens according to /proc/net/unix: whether it has the flag
+/// `__SO_ACCEPTCON` (proc_net(5)).
 fn listens(text: &str, path: &str) -> bool {
     let is = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -302,7 +305,7 @@ fn listens(text: &str, path: &str) -> bool {
             .nth(3)
             .and_then(|flags| u32::from_str_radix(flags, 16).ok());
         let is_listening = flags.is_some_and(|flags| flags & 0x1_0000 != 0);
-        // A path may have spaces, and is the rest of its line.
+        // A path may have spaces, and extends to the end of the line.
         is_listening
             && line
                 .split_once(" /")

@@ -1,4 +1,5 @@
-//! Certificates that make a node etcd's superuser: etcd takes the common name of a client's certificate for its user.
+//! Certificates that make a node etcd's superuser: etcd uses the common name of a client's
+//! certificate as the user name.
 
 use std::path::Path;
 
@@ -15,9 +16,10 @@ use crate::identity::authority::lists;
 use crate::identity::certificate;
 use crate::identity::files::{LARGEST, bytes};
 
-/// Finding if the CA in this directory has signed a certificate named `root` that is neither expired nor revoked, according
-/// to its inventory, which also has those that `puppetserver ca clean` has removed. None if the inventory cannot be read:
-/// only root can do that, on the CA's own machine.
+/// Finding about a certificate named `root` that the CA in this directory has signed, and that is
+/// neither expired nor revoked, according to the CA's inventory. The inventory also has
+/// certificates that `puppetserver ca clean` has removed. `None` if it cannot be read: only root
+/// can do that, on the CA's own machine.
 pub fn look(directory: &Path, now: Walltime) -> Option<Finding> {
     let text = read_named(&directory.join("inventory.txt"), LARGEST).ok()?;
     let (text, now) = (String::from_utf8_lossy(&text), utc(now));
@@ -36,7 +38,8 @@ pub fn look(directory: &Path, now: Walltime) -> Option<Finding> {
     Some(Finding::error("ca", what, todo))
 }
 
-/// Serial numbers on the newest revocation list of the CA that signs, in the form of [`digits`]; none if it cannot be read.
+/// Serial numbers on the newest revocation list of the signing CA, in the form of [`digits`];
+/// `None` if the list cannot be read.
 fn revoked(directory: &Path) -> Option<Vec<String>> {
     let read = |name| bytes(&directory.join(name)).ok();
     let der = CertificateDer::from_pem_slice(&read("ca_crt.pem")?).ok()?;
@@ -54,7 +57,7 @@ fn revoked(directory: &Path) -> Option<Vec<String>> {
     Some(serials.map(|serial| digits(&serial)).collect())
 }
 
-/// A serial number's hexadecimal digits without leading zeros: of `0x0005` and `05` alike `5`.
+/// Hexadecimal digits of a serial number without leading zeros: `5` for both `0x0005` and `05`.
 fn digits(serial: &str) -> String {
     let all = serial.trim_start_matches("0x").replace(':', "");
     all.trim_start_matches('0').to_ascii_uppercase()

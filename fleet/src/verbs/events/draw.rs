@@ -1,6 +1,6 @@
-//! PURE: how an event looks: as a line for people, as JSON, as Graphite reads it.
+//! PURE: an event as a line for people, as JSON, and as metrics for Graphite.
 //!
-//! Names and texts are others'. Whatever they are, they stay in their line.
+//! Names and texts are from other nodes; control characters in them cannot break a line.
 
 use again_base::layout::{Look, Tone, plural};
 use again_base::model::Walltime;
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use crate::cli;
 use crate::wire::event::{Batch, Change, Ended, Event, Status};
 
-/// Which version of the JSON this is.
+/// Version of the JSON format.
 const SCHEMA: u32 = 1;
 
-/// A line, and when that was.
+/// A line and the time of its event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLine {
     /// Milliseconds of the node's wall clock after 1970.
     pub at: u64,
-    /// The line.
+    /// Text of the line.
     pub line: String,
 }
 
-/// What is shown, and how.
+/// Filters and format of the events to show.
 pub struct Form {
     look: Look,
     kind: Option<String>,
@@ -33,12 +33,12 @@ pub struct Form {
 }
 
 impl Form {
-    /// Whether a program reads it, line by line.
+    /// Whether the output is for Graphite.
     pub fn is_for_graphite(&self) -> bool {
         self.graphite.is_some()
     }
 
-    /// As it was asked for.
+    /// Filters and format from the command line.
     pub fn new(args: &cli::Events, look: Look) -> Form {
         Form {
             look,
@@ -49,7 +49,7 @@ impl Form {
         }
     }
 
-    /// The lines of a batch, of whose run this number was the last that is known.
+    /// The lines of a batch of a run whose last known event number is `known`.
     pub fn told(&self, batch: &Batch, known: Option<u64>) -> Vec<EventLine> {
         let told = |at, line| EventLine { at, line };
         let mut lines = Vec::new();
@@ -171,7 +171,7 @@ impl Form {
         vec![self.line(ended.at, batch, tone, &text)]
     }
 
-    /// An object of JSON, with the run that it is of.
+    /// A JSON object with the batch's node and run.
     fn object(&self, batch: &Batch, what: &str, mut told: Value) -> String {
         told["schema"] = SCHEMA.into();
         told["what"] = what.into();
@@ -185,7 +185,8 @@ impl Form {
     }
 }
 
-/// The metrics of a run: `PREFIX.NODE.GROUP.NAME VALUE SECONDS`. A dot of the node's name would be a level of its own.
+/// Metrics of a run: `PREFIX.NODE.GROUP.NAME VALUE SECONDS`. A dot in the node's name becomes `_`,
+/// because it would start another level.
 fn graphite(prefix: &str, batch: &Batch, ended: &Ended) -> Vec<String> {
     let plain = |text: &str, dots: bool| -> String {
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || "-_".contains(*c);

@@ -1,6 +1,6 @@
-//! `again-fleet events`: what runs of Puppet did, on all nodes.
+//! `again-fleet events`: the events of Puppet runs on all nodes.
 
-/// How an event looks.
+/// Formats of an event.
 mod draw;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,17 +20,18 @@ use crate::wire::event::Batch;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
-/// What is missing for a while does no harm, and there are many.
+/// Never: a missing event does no harm, and there are many events.
 const LISTED_AGAIN: u32 = 0;
-/// How many events are put in order before they are shown; of more than these the oldest are not.
+/// Largest number of events that are sorted before they are shown; if there are more, the oldest
+/// are left out.
 const MOST: usize = 200_000;
-/// How long a run is remembered, milliseconds: longer than the backend holds its events.
+/// Time for which a run is remembered, in milliseconds: longer than the backend keeps its events.
 const REMEMBERED: u64 = 3 * 3_600_000;
 
 /// Shows events.
 ///
 /// # Errors
-/// The backend cannot be asked, or this node has no certificate to ask with.
+/// The backend cannot be reached, or this node has no certificate.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let mut shown = Shown::new(&settings, args)?;
@@ -44,18 +45,18 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Events) -> Result<
     )))
 }
 
-/// What was shown, and how the rest will be.
+/// State of the output.
 struct Shown {
     seals: Seals,
     backend: Backend,
     namespace: Namespace,
     prefix: String,
     form: Form,
-    /// The number of the last event of each run, by its node and name, and when that was.
+    /// Number of the last event of each run and the time when it was read, by node and run id.
     runs: BTreeMap<String, (u64, u64)>,
-    /// Who is not believed.
+    /// Reasons for rejected batches that were already printed.
     liars: BTreeSet<String>,
-    /// What waits to be put in order.
+    /// Lines that wait to be sorted; `None` once the first list is complete.
     early: Option<Vec<EventLine>>,
 }
 
@@ -92,7 +93,7 @@ impl Shown {
         }
     }
 
-    /// A batch is there: what of it was not shown yet is.
+    /// Shows the events of a batch that were not shown yet.
     fn put(&mut self, value: &Value) -> Result<(), Problem> {
         let key = Key::decode(&value.key, &self.namespace).map_err(|e| e.to_string());
         let batch = key.and_then(|key| self.seals.read::<Batch>(&value.bytes, &key));
@@ -142,7 +143,7 @@ impl Shown {
         }
     }
 
-    /// What was there from the beginning is shown, oldest first.
+    /// Shows the events of the first list, oldest first.
     fn in_order(&mut self) -> Result<(), Problem> {
         self.forget_the_oldest();
         let Some(early) = self.early.take() else {

@@ -1,4 +1,5 @@
-//! `again-fleet nodes --follow`: the backend is asked, and what changes is drawn on a terminal, or told line by line.
+//! `again-fleet nodes --follow`: watches the backend, and draws changes on a terminal or prints
+//! them line by line.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -28,26 +29,27 @@ use crate::settings::{Backend, Settings};
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::Namespace;
 
-/// How often a terminal is drawn, at most.
+/// Shortest interval between two updates of a terminal.
 const DRAWN: Duration = Duration::from_secs(2);
-/// How often it is looked whether there are lines to tell.
+/// Interval between two checks for new lines.
 const LINES_EVERY: Duration = Duration::from_millis(500);
-/// How many values are verified together, on all processors.
+/// Number of values that are verified together, on all processors.
 const PORTION: usize = 64;
-/// How many beats it takes until what nodes tell is listed again, which is much, and only missing where an old etcd has lost a change.
+/// Number of heartbeats between two lists of the nodes. Such a list is large, and needed only if an
+/// old etcd has lost a change.
 const SELDOM: u32 = 20;
 
-/// Shows who is there until a signal ends this process.
+/// Shows the nodes until a signal ends this process.
 ///
 /// # Errors
-/// This node has no certificate to ask with, or nobody reads what is shown.
+/// This node has no certificate, or standard output is closed.
 pub fn main(settings: &Settings, selection: Selection) -> Result<Exit, Problem> {
     let inherited = SignalState::of_this_process();
     let view = RefCell::new(View::new(settings, selection)?);
     let signal = Cell::new(None);
     let work = follow(settings, &view, inherited, &signal);
     let exit = watching::block_on(Box::pin(work));
-    // The terminal is as it was before.
+    // The terminal is restored first.
     drop(view);
     if let Some(kind) = signal.get() {
         end_by(kind.as_raw_value());
@@ -67,7 +69,7 @@ async fn follow(
         SignalKind::hangup(),
         SignalKind::quit(),
     ];
-    // As under nohup(1).
+    // Signals that were ignored at the start stay ignored, as under nohup(1).
     let ending = ending.into_iter();
     let ending = ending.filter(|kind| !inherited.ignores(kind.as_raw_value()));
     let (kinds, mut heard): (Vec<_>, Vec<_>) = ending
@@ -95,7 +97,7 @@ async fn follow(
     }
 }
 
-/// Which of these has come.
+/// Index of the first of these signals to arrive.
 async fn any(signals: &mut [Signal]) -> usize {
     poll_fn(|context| {
         let mut signals = signals.iter_mut();
@@ -107,7 +109,7 @@ async fn any(signals: &mut [Signal]) -> usize {
     .await
 }
 
-/// What is watched. On NATS nobody shares slots.
+/// Prefixes to watch. NATS has no slots.
 fn places(settings: &Settings) -> Vec<Place> {
     let slots = settings
         .backend
@@ -118,10 +120,10 @@ fn places(settings: &Settings) -> Vec<Place> {
         .collect()
 }
 
-/// Where it is shown.
+/// Output: a terminal, or lines.
 enum Out {
     Drawn(Terminal, Frame, Columns),
-    /// Line by line, of which the first has all of it.
+    /// Line by line; the first line has the counts of all nodes.
     Lines(Option<Stands>),
 }
 
@@ -134,14 +136,14 @@ impl Out {
     }
 }
 
-/// How it is with the backend.
+/// State of the connection to the backend.
 enum Link {
     Asked,
     Here,
     Away(Walltime, String),
 }
 
-/// What is known, and what of it is shown.
+/// State of the output.
 struct View {
     backend: Backend,
     namespace: Namespace,
@@ -149,13 +151,13 @@ struct View {
     selection: Selection,
     skew: Span,
     live: Live,
-    /// What a new connection has shown so far: it may lack what there was before.
+    /// State from a new connection, which is incomplete until its first list ends.
     coming: Option<Live>,
-    /// What nodes tell that is to be verified.
+    /// Inventories that wait to be verified.
     early: Vec<Value>,
     link: Link,
     is_new: bool,
-    /// The minute in which a terminal was drawn last: what is said of a time hangs on the day.
+    /// Minute of the last update of a terminal: some text depends on the date.
     minute: u64,
     out: Out,
 }
@@ -212,7 +214,7 @@ impl View {
         }
     }
 
-    /// All that a connection had to show first was shown.
+    /// Shows the state when the first list of a connection is complete.
     fn all(&mut self) -> Result<(), Problem> {
         self.verify();
         let Some(coming) = self.coming.take() else {
@@ -258,7 +260,7 @@ impl View {
         let live = self.coming.as_mut().unwrap_or(&mut self.live);
         match &key {
             Key::Node(_) => match self.seals.inventory(&value.bytes, &key) {
-                // Each node signs the same again and again.
+                // Each node signs an unchanged inventory again and again.
                 Ok(told) => {
                     self.is_new |= live.tells(&key, Some(told));
                     return;
@@ -290,7 +292,7 @@ impl View {
         self.is_new = true;
     }
 
-    /// The terminal has another size, or was another program's meanwhile.
+    /// Redraws the terminal after its size has changed or another program has used it.
     fn anew(&mut self) -> Result<(), Problem> {
         if let Out::Drawn(_, frame, columns) = &mut self.out
             && !terminal::is_anothers()
@@ -302,12 +304,12 @@ impl View {
         self.show()
     }
 
-    /// Shows what is new.
+    /// Shows what has changed.
     fn show(&mut self) -> Result<(), Problem> {
         if let Out::Drawn(_, frame, _) = &mut self.out
             && terminal::is_anothers()
         {
-            // When it is ours again, all is drawn.
+            // Everything is redrawn once this process is in the foreground again.
             frame.clear();
             self.is_new = true;
             return Ok(());
@@ -316,12 +318,13 @@ impl View {
         let minute = now.millis() / 60_000;
         let is_next_minute = std::mem::replace(&mut self.minute, minute) != minute;
         let is_new = std::mem::take(&mut self.is_new);
-        // What the backend shows no more tells nothing of who is connected now.
+        // Without a connection to the backend, the state says nothing about which nodes are
+        // connected now.
         let is_judged = matches!(self.link, Link::Here) && (is_new || is_next_minute);
         let has_changed = is_judged && self.live.judge(now, self.skew);
         let is_new = is_new || has_changed;
         if is_new {
-            // What is read anew next is believed by what the files say now.
+            // Later values are verified with the current files.
             let _ = self.seals.refresh();
         }
         let is_due = is_new || is_next_minute;
@@ -368,7 +371,7 @@ impl View {
                 )
             }
         };
-        // The cursor has the last line.
+        // The cursor is on the last line.
         let most = rows.saturating_sub(2 + usize::from(why.is_some()));
         let lines = self.live.lines(&self.selection, most, columns, &look, now);
         let mut all = vec![look.paint(tone, &counts)];

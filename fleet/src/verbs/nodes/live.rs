@@ -1,4 +1,4 @@
-//! PURE: what of all nodes is worth a look, in which order, and what has changed.
+//! PURE: the nodes that need attention, their order, and their changes.
 
 use std::cmp::Reverse;
 
@@ -15,19 +15,19 @@ use crate::wire::key::Key;
 use crate::wire::name::{Name, Node};
 use crate::wire::outcome::Outcome;
 
-/// What is known of all nodes.
+/// State of all nodes.
 #[derive(Debug, Default)]
 pub struct Live {
     roster: Roster,
 }
 
-/// A node that waits: for which slot, since when, and its place.
+/// A waiting node: its entry in the queue, and its position.
 type Wait<'l> = (&'l Standing, usize);
 
-/// All who wait, by the names of the nodes.
+/// All waiting nodes, sorted by name.
 struct Waits<'l>(Vec<Wait<'l>>);
 
-/// Why a node is worth a look. The first is what a person has to see first.
+/// Reason why a node needs attention, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Why {
     Failed,
@@ -39,7 +39,7 @@ enum Why {
     Runs,
 }
 
-/// How it stands with a node, as far as it is told line by line.
+/// State of a node as far as it is reported line by line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stand {
     is_alive: bool,
@@ -51,14 +51,15 @@ pub struct Stand {
     waits: Option<Name>,
 }
 
-/// That of each node, by name.
+/// State of each node, sorted by name.
 pub type Stands = Vec<(Node, Stand)>;
 
-/// How many kinds there are of what is worth a look.
+/// Number of reasons.
 const KINDS: usize = Why::Runs as usize + 1;
 
 impl Live {
-    /// What a node tells of itself, or nothing any more. Whether that is news, and not the same of a connected node, newly signed.
+    /// Sets or removes the inventory of a node. Returns whether it has changed, other than by a new
+    /// signature of the same content of a connected node.
     pub fn tells(&mut self, key: &Key, told: Option<Inventory>) -> bool {
         let mut is_new = true;
         self.change(key, |one| {
@@ -71,17 +72,17 @@ impl Live {
         is_new
     }
 
-    /// What stands there its node has not signed.
+    /// Marks a node whose inventory is not signed by it.
     pub fn lies(&mut self, key: &Key) {
         self.change(key, |one| (one.told, one.is_liar) = (None, true));
     }
 
-    /// Judges which nodes are connected; whether that has changed.
+    /// Updates which nodes are connected; whether that has changed.
     pub fn judge(&mut self, now: Walltime, skew: Span) -> bool {
         self.roster.judge(now, skew)
     }
 
-    /// Who stands in a line, or nobody any more.
+    /// Sets or removes a node's entry in a slot queue.
     pub fn stands(&mut self, key: &Key, standing: Option<Standing>) {
         let Key::Slot { group, .. } = key else {
             return;
@@ -96,11 +97,11 @@ impl Live {
         let (Key::Node(node) | Key::Slot { node, .. }) = key else {
             return;
         };
-        // Who is forgotten stays here, with nothing to show: a name is little.
+        // A removed node stays here with nothing to show: a name takes little memory.
         change(self.roster.nodes.entry(node.clone()).or_default());
     }
 
-    /// Who waits for a slot.
+    /// The nodes that wait for a slot.
     fn waits(&self) -> Waits<'_> {
         let mut all = Vec::new();
         for one in self.roster.nodes.values() {
@@ -112,7 +113,7 @@ impl Live {
                 waits.push((one, place));
             }
         }
-        // Of one that waits in several groups, the first by name is shown.
+        // If a node waits in several groups, the first group by name is shown.
         waits.sort_by(|(one, _), (other, _)| one.slot.node.cmp(&other.slot.node));
         waits.dedup_by(|(other, _), (one, _)| one.slot.node == other.slot.node);
         Waits(waits)
@@ -162,7 +163,8 @@ impl Live {
         text
     }
 
-    /// So many lines at most: those who are worth a look, the newest first of each kind, and how many are not shown.
+    /// The nodes that need attention, newest first for each reason, and the number of nodes not
+    /// shown; at most `most` lines.
     pub fn lines(
         &self,
         selection: &Selection,
@@ -182,7 +184,7 @@ impl Live {
             }
         }
         worth.sort_unstable_by_key(|(why, at, node, _)| (*why, *at, *node));
-        // A heading above, and the rest below.
+        // One line for the heading, one for the rest.
         let room = most.saturating_sub(2);
         let mut rooms = shared(counts, room);
         let (quiet, mut left_out) = (all - worth.len(), 0);
@@ -229,7 +231,7 @@ impl Live {
         lines
     }
 
-    /// How it stands with each node.
+    /// State of each node.
     pub fn each(&self, selection: &Selection) -> Stands {
         let waits = self.waits();
         let stand = |(node, one): (&Node, &Entry)| {
@@ -252,7 +254,7 @@ impl Live {
     }
 }
 
-/// `web1: running`, for each node that stands otherwise than before.
+/// `web1: running`, for each node whose state has changed.
 pub fn news(before: &[(Node, Stand)], now: &[(Node, Stand)]) -> Vec<String> {
     let (nobody, mut lines) = (Stand::default(), Vec::new());
     for (node, now) in now {
@@ -282,7 +284,7 @@ impl<'l> Waits<'l> {
 }
 
 impl Stand {
-    /// What is new, in words.
+    /// Changes since the state `before`, in words.
     fn since(&self, before: &Stand) -> Vec<String> {
         let mut words = Vec::new();
         let mut say = |is_new: bool, word: String| {
@@ -322,7 +324,7 @@ fn is_at_the_cap(told: &Inventory) -> bool {
     told.cap.is_some_and(|(most, used)| used >= most)
 }
 
-/// Why a node is worth a look, and since when.
+/// Reason why a node needs attention, and its time.
 fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     let waits = wait.map(|(standing, _)| (Why::Waits, standing.slot.since));
     let Some(told) = &one.told else {
@@ -334,7 +336,7 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     if !one.is_alive() {
         return Some((Why::Gone, told.at));
     }
-    // Not when it was signed, which is done again and again.
+    // Not the time of the signature, which is renewed all the time.
     let at = told.running.or(told.ended).unwrap_or(0);
     if is_at_the_cap(told) {
         return Some((Why::AtTheCap, at));
@@ -347,7 +349,8 @@ fn why(one: &Entry, wait: Option<&Wait<'_>>) -> Option<(Why, u64)> {
     waits.or(pending).or(runs)
 }
 
-/// How much room each kind has: as much as it needs, or as any other, so that many of one kind hide no other.
+/// Number of rows for each reason: as many as it needs, or an equal share, so that many nodes of
+/// one reason do not hide the others.
 fn shared(counts: [usize; KINDS], room: usize) -> [usize; KINDS] {
     let mut kinds: [usize; KINDS] = std::array::from_fn(|kind| kind);
     kinds.sort_unstable_by_key(|kind| (counts[*kind], *kind));

@@ -1,10 +1,10 @@
-//! `again-fleet nodes`: who is there, and what each node tells of itself; and `again-fleet forget`.
+//! `again-fleet nodes`: the nodes of the fleet and their state; and `again-fleet forget`.
 
-/// `--follow`: asks the backend, and shows what changes.
+/// `--follow`: watches the backend and shows changes.
 mod follow;
-/// What is worth a look.
+/// Nodes that need attention.
 mod live;
-/// Who is there.
+/// Nodes and their inventories.
 mod roster;
 
 use std::time::Instant;
@@ -25,10 +25,11 @@ use crate::settings::{self, Flags, Settings, Surroundings};
 use crate::wire::shown;
 
 impl Roster {
-    /// As the service of this node sees it in the backend now, or saw it last.
+    /// The nodes that the service of this node reads in the backend, or its last inventory.
     ///
     /// # Errors
-    /// It cannot be asked, or neither sees it nor has seen it before.
+    /// The service cannot be queried, or neither has a connection to the backend nor a last
+    /// inventory.
     pub fn of(settings: &Settings) -> Result<Roster, Problem> {
         let until = Instant::now() + PATIENCE;
         let mut conversation = Conversation::begin(&socket(settings), &Question::Nodes, until)?;
@@ -38,7 +39,8 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Warns of nodes of which not all is known, and of each fact that a selection's conditions need and no node publishes.
+    /// Warns of nodes with incomplete information, and of each fact that the conditions of a
+    /// selection need and no node publishes.
     pub fn warn(&self, selection: &Selection) {
         for warning in self.warnings(walltime()) {
             complain(&format!("again-fleet: warning: {warning}"));
@@ -52,10 +54,10 @@ impl Roster {
     }
 }
 
-/// Shows them.
+/// Shows the nodes.
 ///
 /// # Errors
-/// The service could not be asked, or does not see the backend and has no last inventory.
+/// The service cannot be queried, or neither has a connection to the backend nor a last inventory.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let selection = args.select.selection();
@@ -92,10 +94,10 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Nodes) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
-/// Removes what a node has told.
+/// Removes the inventory of a node.
 ///
 /// # Errors
-/// It is there, or has told nothing, or the backend does not do it.
+/// The node is connected or has published nothing, or the backend refuses.
 pub fn forget(flags: &Flags, around: &Surroundings, args: &Forget) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     done(&settings, &Question::Forget(args.node.clone()))?;

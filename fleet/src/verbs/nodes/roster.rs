@@ -1,4 +1,4 @@
-//! PURE: who is there, and what each node tells of itself.
+//! PURE: the nodes of the fleet and their inventories.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,30 +17,31 @@ use crate::policy::slots::Standing;
 use crate::wire::inventory::Inventory;
 use crate::wire::name::Node;
 
-/// All nodes that the backend knows of, or that it knew of when it was read last.
+/// All nodes in the backend, or in the last inventory.
 #[derive(Debug, Default)]
 pub struct Roster {
     pub(super) nodes: BTreeMap<Node, Box<Entry>>,
-    /// When they were read, and why nothing newer is known; nothing if the backend shows them now.
+    /// Time and reason of the last inventory; `None` if the nodes are those in the backend now.
     pub stored: Option<(Walltime, String)>,
 }
 
-/// One of them.
+/// A node of the roster.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub told: Option<Inventory>,
-    /// Whether its service is connected, as it was judged last.
+    /// Whether the node's service is connected, at the last update.
     pub presence: Presence,
-    /// Since when the backend lacks what it had published before.
+    /// Time since which the backend lacks the node's earlier inventory.
     pub missing_since: Option<Walltime>,
-    /// What stands at its key counts for nothing: it has not signed that, or published something newer before.
+    /// Whether the value of the node's key is ignored: it is not signed by the node, or older than
+    /// an inventory read before.
     pub is_liar: bool,
-    /// Where it runs or waits for a slot.
+    /// Entries of the node in slot queues.
     pub slots: Vec<Standing>,
 }
 
 impl Roster {
-    /// Takes up what the service says of one of them; whether that is what was asked.
+    /// Records an answer of the service; `false` if it does not answer the question.
     pub(super) fn hear(&mut self, answer: Answer) -> bool {
         match answer {
             Answer::Node(told) => {
@@ -58,7 +59,8 @@ impl Roster {
         true
     }
 
-    /// Judges which nodes are connected, where the backend shows what they have signed. Whether that has changed.
+    /// Updates which nodes are connected, if the backend shows their inventories. Returns whether
+    /// that has changed.
     pub fn judge(&mut self, now: Walltime, skew: Span) -> bool {
         if self.stored.is_some() {
             return false;
@@ -73,12 +75,12 @@ impl Roster {
         has_changed
     }
 
-    /// Those who are meant.
+    /// Names of the selected nodes.
     pub fn selected(&self, selection: &Selection) -> impl Iterator<Item = &Node> {
         self.meant(selection).into_iter().map(|(node, _)| node)
     }
 
-    /// Those who are meant, of all who have published something.
+    /// The selected nodes among those with an inventory.
     pub(super) fn meant(&self, selection: &Selection) -> Vec<(&Node, &Entry)> {
         let mut meant = Vec::new();
         for (node, one) in &self.nodes {
@@ -90,7 +92,7 @@ impl Roster {
         meant
     }
 
-    /// Names of the facts that a selection's conditions need and no node publishes.
+    /// Names of the facts that the conditions of a selection need and no node publishes.
     pub(super) fn unpublished<'a>(&self, selection: &'a Selection) -> BTreeSet<&'a str> {
         let is_published = |fact: &&str| {
             let mut told = self.nodes.values().filter_map(|one| one.told.as_ref());
@@ -100,27 +102,29 @@ impl Roster {
         facts.filter(|fact| !is_published(fact)).collect()
     }
 
-    /// Nodes whose facts count for nothing, though something stands at their keys.
+    /// Nodes whose facts are ignored although their keys have a value.
     pub(super) fn ignored(&self) -> Vec<Node> {
         let is_ignored = |one: &Entry| one.is_liar && one.told.is_none();
         let ignored = self.nodes.iter().filter(|(_, one)| is_ignored(one));
         ignored.map(|(node, _)| node.clone()).collect()
     }
 
-    /// Whether it is known that a node's service is not connected.
+    /// Whether a node's service is known to be disconnected.
     pub fn is_away(&self, node: &Node) -> bool {
         let presence = self.nodes.get(node).map(|one| one.presence);
         self.stored.is_none() && presence.unwrap_or_default() == Presence::Gone
     }
 
-    /// Whether all nodes are known: the backend shows them, the facts of each count, and none may still return after it has lost its data.
+    /// Whether all nodes are known: the backend shows them, the facts of each are valid, and no
+    /// node may still return after the backend lost its data.
     pub fn is_complete(&self, now: Walltime) -> bool {
         let missing = self.nodes.values().filter_map(|one| one.missing_since);
         let mut returning = missing.filter(|since| now.since(*since) < RETURN);
         self.stored.is_none() && self.ignored().is_empty() && returning.next().is_none()
     }
 
-    /// Sentences about nodes whose facts the backend has lost: those that may still publish again, and those that had time enough.
+    /// Sentences about nodes whose inventories the backend has lost: those that may still publish
+    /// them again, and those that had time enough to.
     fn missing(&self, now: Walltime) -> Vec<String> {
         let nodes = self.nodes.iter();
         let missing = nodes.filter(|(_, one)| one.told.is_some());
@@ -154,7 +158,7 @@ impl Roster {
         sentences
     }
 
-    /// Sentences about what is not known of the nodes.
+    /// Warnings about missing information.
     pub(super) fn warnings(&self, now: Walltime) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some((at, why)) = &self.stored {
@@ -184,19 +188,19 @@ impl Roster {
     }
 }
 
-/// What a row has in its columns, and how that looks.
+/// Text and tone of each column of a row.
 pub(super) type Row = [(Tone, String); 5];
 
 const HEADINGS: [&str; 5] = ["NODE", "THERE", "ENVIRONMENT", "LAST RUN", "NOW"];
-/// What is left of a column that has to shrink.
+/// Width to which a column may shrink, in characters.
 const NARROWEST: usize = 12;
 
-/// How wide the columns have been. They do not shrink, so that nothing moves that has not changed.
+/// Largest widths of the columns so far. They do not shrink, so that unchanged text does not move.
 #[derive(Debug, Default)]
 pub(super) struct Columns([usize; 5]);
 
 impl Columns {
-    /// These rows below a heading; as wide as the terminal at most, if that can be.
+    /// Rows below a heading, at most as wide as the terminal if possible.
     pub(super) fn table(&mut self, mut rows: Vec<Row>, look: &Look) -> Vec<String> {
         rows.insert(0, HEADINGS.map(|text| (Tone::Heading, text.to_owned())));
         for row in &rows {
@@ -232,12 +236,12 @@ fn line(row: &Row, widths: &[usize; 5], look: &Look) -> String {
 }
 
 impl Entry {
-    /// Whether its service is connected, as far as that is known.
+    /// Whether the node's service is known to be connected.
     pub(super) fn is_alive(&self) -> bool {
         self.presence == Presence::Connected
     }
 
-    /// The row of a node; without knowledge of who is connected if the nodes are stored ones.
+    /// Row of a node. For a node of the last inventory, whether it is connected is not known.
     pub(super) fn row(&self, node: &Node, now: Walltime, is_stored: bool) -> Row {
         let at = |millis| clock(Walltime::from_millis(millis), now);
         let node = (Tone::Plain, node.to_string());
@@ -274,7 +278,7 @@ impl Entry {
         [node, there, environment, last, self.state(told, now)]
     }
 
-    /// What goes on there, in words.
+    /// State of the node's Puppet runs and reruns, in words.
     fn state(&self, told: &Inventory, now: Walltime) -> (Tone, String) {
         let mut words = Vec::new();
         let mut tone = Tone::Plain;
@@ -294,7 +298,7 @@ impl Entry {
         (tone, words.join(", "))
     }
 
-    /// A node as JSON; without knowledge of who is connected if the nodes are stored ones.
+    /// A node as JSON. For a node of the last inventory, whether it is connected is not known.
     pub(super) fn json(&self, node: &Node, is_stored: bool) -> Value {
         let told = self.told.as_ref();
         let time = |millis| utc(Walltime::from_millis(millis));

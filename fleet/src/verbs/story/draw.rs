@@ -1,6 +1,6 @@
-//! PURE: how a story looks: as lines, as JSON, as a picture for Graphviz.
+//! PURE: a story as lines, as JSON, and as a Graphviz graph.
 //!
-//! Names and reasons are others'. Whatever they are, they stay in their place.
+//! Names and reasons are from other nodes; they are cleaned or quoted in each format.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::wire::lineage::Cause;
 use crate::wire::name::{Id, Node};
 use crate::wire::outcome::Ran;
 
-/// A tree of text, with what is known of all of it above and below.
+/// A tree of text, with a heading and a summary.
 pub fn lines(story: &Story, look: &Look, now: Walltime) -> Vec<String> {
     let at = Walltime::from_millis(story.at);
     let mut lines = vec![look.entry(
@@ -58,10 +58,10 @@ pub(super) fn counts(story: &Story) -> String {
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// What stands before each step: a tree in plain ASCII.
+/// Prefix of each step: branches of a tree in plain ASCII.
 fn bars(story: &Story) -> Vec<String> {
     let mut bars = vec![String::new(); story.steps.len()];
-    // Of each depth, whether another one comes below the same parent.
+    // For each depth, whether another step follows below the same parent.
     let mut more: Vec<bool> = Vec::new();
     for (n, step) in story.steps.iter().enumerate().rev() {
         more.truncate(step.depth + 1);
@@ -94,7 +94,7 @@ pub(super) fn tone(state: State) -> Tone {
     }
 }
 
-/// All that there is to say of a step but its node and its state, on one line.
+/// Details of a step without its node and its state, on one line.
 pub(super) fn details(step: &Step) -> String {
     let time = |at: u64| local(Walltime::from_millis(at));
     let mut parts = vec![format!("'{}' fired {}", step.name, time(step.fired))];
@@ -141,12 +141,12 @@ fn span(milliseconds: i64) -> Span {
     Span::from_nanos(milliseconds.unsigned_abs().saturating_mul(1_000_000))
 }
 
-/// What shows the output, on the node itself.
+/// Command that shows the output of a run, on its node.
 fn command(ran: &Ran) -> String {
     format!("again log {}", ran.log)
 }
 
-/// When a run was, and what followed from it there.
+/// Times of a run, and the reruns that it caused on its node.
 fn run(ran: &Ran) -> Vec<String> {
     let mut parts = Vec::new();
     let times = (
@@ -176,7 +176,7 @@ fn run(ran: &Ran) -> Vec<String> {
     parts
 }
 
-/// Each step by what it is known by, in words that change with it.
+/// Description of each step, by node and trigger id. It changes whenever the step changes.
 pub fn states(story: &Story) -> BTreeMap<(Node, Id), String> {
     let state = |step: &Step| {
         let (node, word) = (clean(step.target.as_str()), step.state.word());
@@ -186,7 +186,7 @@ pub fn states(story: &Story) -> BTreeMap<(Node, Id), String> {
     story.steps.iter().map(state).collect()
 }
 
-/// As one object; the man page describes it.
+/// A story as one JSON object; the man page describes it.
 pub fn json(story: &Story, is_complete: bool) -> Value {
     let time = |at: u64| utc(Walltime::from_millis(at));
     let run = |ran: &Ran| {
@@ -215,7 +215,7 @@ pub fn json(story: &Story, is_complete: bool) -> Value {
     })
 }
 
-/// As a picture for Graphviz.
+/// A story as a Graphviz graph.
 pub fn dot(story: &Story) -> String {
     let at = local(Walltime::from_millis(story.at));
     let origin = format!(
@@ -252,7 +252,7 @@ pub fn dot(story: &Story) -> String {
     out + "}\n"
 }
 
-/// A string of Graphviz's: a label, in which `\` and `&` mean something too.
+/// A Graphviz string for a label, in which `\` and `&` are special too.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

@@ -1,8 +1,8 @@
-//! `again-fleet story`: what followed from an origin, over all nodes.
+//! `again-fleet story`: all runs that an origin caused, on all nodes.
 
-/// How a story looks.
+/// A story as text, JSON and a graph.
 mod draw;
-/// How a story looks as a picture of its own.
+/// A story as an SVG image.
 mod svg;
 
 use std::collections::BTreeMap;
@@ -21,23 +21,25 @@ use crate::wire::name::{Id, Node};
 use crate::wire::outcome::Entry;
 use crate::wire::trigger::Trigger;
 
-/// How often it is asked for news.
+/// Pause between two reads.
 const TURN: Duration = Duration::from_secs(2);
-/// How often in a row nothing may be left to come: what a run has fired last is told a moment after its end.
+/// Number of reads in a row that must show a finished story: the last triggers of a run are
+/// published a moment after its end.
 const LOOKS: u32 = 2;
-/// How long the service may read what is stored: etcd sorts many keys for some seconds.
+/// Time for the service to read a story: etcd takes some seconds to sort many keys.
 const READING: Duration = Duration::from_secs(30);
-/// How long nothing may change until nobody waits any more.
+/// Time without a change after which following ends.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What is known of a story now.
+/// A story as read at one time.
 #[derive(Default)]
 struct Known {
-    /// The story; nothing if no node has told anything of it.
+    /// The story; `None` if no node has published any of it.
     story: Option<Story>,
-    /// What was read of this story, in words, if that was not all of it.
+    /// Part of the story that was read, in words, if it was not read completely.
     part: Option<String>,
-    /// What was read of all stories when the newest was asked for, if that was not all: a newer one may be missing.
+    /// Part of all stories that was read to find the newest, if they were not read completely: a
+    /// newer one may be missing.
     others: Option<String>,
 }
 
@@ -46,12 +48,12 @@ impl Known {
         self.part.is_none()
     }
 
-    /// Whether nothing is left to come. What was not read may be left.
+    /// Whether the story is complete and finished.
     fn is_over(&self) -> bool {
         self.is_complete() && self.story.as_ref().is_some_and(Story::is_over)
     }
 
-    /// The warning of what may be missing.
+    /// Warning about parts that may be missing.
     fn warning(&self) -> Option<String> {
         let part = self.part.iter();
         let part = part.map(|words| format!("this story may not be complete: {words}"));
@@ -62,10 +64,10 @@ impl Known {
     }
 }
 
-/// Tells a story.
+/// Shows a story.
 ///
 /// # Errors
-/// Nobody has told any, or the service could not be asked.
+/// There is no story, or the service cannot be queried.
 pub fn main(flags: &Flags, around: &Surroundings, args: &cli::Story) -> Result<Exit, Problem> {
     let settings = settings::settings(flags, around)?;
     let known = look(&settings, args.id.as_ref())?;
@@ -108,7 +110,7 @@ fn nothing(id: Option<&Id>, part: Option<String>) -> String {
     )
 }
 
-/// Shows a story, and then whatever changes in it, until nothing is left to come.
+/// Shows a story and its changes until it is finished.
 fn follow(settings: &Settings, args: &cli::Story, mut now: Known) -> Result<Exit, Problem> {
     let mut wanted = args.id.clone();
     if wanted.is_none() && now.story.is_none() {
@@ -154,7 +156,7 @@ fn follow(settings: &Settings, args: &cli::Story, mut now: Known) -> Result<Exit
 
 type States = BTreeMap<(Node, Id), String>;
 
-/// A line for all that is other than it was.
+/// Prints a line for each step that has changed.
 fn news(known: &States, now: &States) -> Result<(), Problem> {
     for (step, state) in now {
         if known.get(step) != Some(state) {
@@ -164,7 +166,7 @@ fn news(known: &States, now: &States) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What is known now. An id may be that of a trigger which is a part of a story.
+/// Reads a story. The id may be that of a trigger that is part of a story.
 fn look(settings: &Settings, wanted: Option<&Id>) -> Result<Known, Problem> {
     let read = |origin: Option<&Id>, wanted: Option<&Id>| {
         let (entries, on_the_way, part) = ask(settings, origin)?;
@@ -182,7 +184,7 @@ fn look(settings: &Settings, wanted: Option<&Id>) -> Result<Known, Problem> {
     if known.story.is_none() && wanted.is_some() {
         known = read(None, wanted)?;
     }
-    // Below its own id there is less to read than below all.
+    // A read of the story's own id returns fewer entries than one of all stories.
     let id = known.story.as_ref().map(|story| story.id.clone());
     if let Some(id) = id.filter(|id| !known.is_complete() && wanted != Some(id)) {
         let own = read(Some(&id), Some(&id))?;
@@ -194,7 +196,7 @@ fn look(settings: &Settings, wanted: Option<&Id>) -> Result<Known, Problem> {
     Ok(known)
 }
 
-/// Entries, triggers on their way, and what was read if that was not all.
+/// Entries, triggers on their way, and the part that was read if it was not everything.
 type Read = (Vec<Entry>, Vec<Trigger>, Option<String>);
 
 fn ask(settings: &Settings, origin: Option<&Id>) -> Result<Read, Problem> {

@@ -1,6 +1,7 @@
-//! PURE: a story as a picture of its own: a tree, and beside it when each run waited, began and ended.
+//! PURE: a story as an SVG image: a tree, and a time line with the wait and the run of each step.
 //!
-//! Names and reasons are others'. Whatever they are, they stay in their place, and whatever their clocks say, on the page.
+//! Names and reasons are from other nodes; they are escaped. Times of wrong clocks are drawn at the
+//! edge.
 
 use again_base::layout::{Tone, plural};
 use again_base::model::{Span, Walltime};
@@ -10,32 +11,32 @@ use again_base::sys::terminal::clean;
 use super::draw::{by, counts, details, tone};
 use crate::policy::story::{State, Step, Story, nodes};
 
-/// How wide the picture is, in pixels, as all that follows.
+/// Width of the image in pixels, the unit of all following constants.
 const WIDTH: u64 = 960;
-/// Where the tree begins.
+/// Left edge of the tree.
 const TREE: usize = 12;
-/// How much room the tree's branches have, however deep it is.
+/// Largest width of the tree's branches, whatever its depth.
 const BRANCHES: usize = 150;
-/// Where the states begin.
+/// Left edge of the states.
 const STATES: usize = 330;
-/// Where the origin's time is, and where the last that is known.
+/// Left and right edge of the time line.
 const TIMES: [u64; 2] = [430, 930];
-/// Where the first row is, and how high each is.
+/// Top of the first row, and height of each row.
 const ROWS: [usize; 2] = [70, 20];
-/// How wide a character is, with a little room.
+/// Width of a character, with some space.
 const CHARACTER: usize = 8;
-/// How many lines the axis has at most.
+/// Largest number of lines of the axis.
 const MOST_LINES: u64 = 6;
-/// How far these lines may be apart, in milliseconds; then the double of that, and so on.
+/// Distances between the lines of the axis, in milliseconds; larger ones are doubled from the last.
 const APART: [u64; 17] = [
     200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
     1_800_000, 3_600_000, 7_200_000, 21_600_000,
 ];
 
-/// On a row of its own: after the counts there is no room for it.
+/// On a row of its own, because it does not fit after the counts.
 const LEGEND: &str = "a line waits, a bar runs, a dot is told; what is dashed or pale goes on";
 
-/// Colours that can be read on white, and in the dark.
+/// Colours with enough contrast on light and dark backgrounds.
 const STYLE: &str = "<style>
 svg{color:#1f2328;background:#fff;font:12px monospace}
 text,rect,circle{fill:currentColor}
@@ -56,7 +57,7 @@ svg{color:#e6edf3;background:#0d1117}
 </style>
 ";
 
-/// A picture that needs no other program: a row for each step, and the time from left to right.
+/// A self-contained SVG image: a row for each step, and the time from left to right.
 pub fn svg(story: &Story) -> String {
     let canvas = Canvas::of(story);
     let (steps, nodes) = (story.steps.len(), nodes(story));
@@ -89,21 +90,21 @@ pub fn svg(story: &Story) -> String {
     out + "</svg>\n"
 }
 
-/// Where everything of a story is.
+/// Coordinates of a story.
 struct Canvas {
-    /// The origin's time, milliseconds after 1970.
+    /// Time of the origin, in milliseconds since 1970.
     at: u64,
-    /// How long it is from there to the last that is known, in milliseconds.
+    /// Time from the origin to the last known event, in milliseconds; at least 1000.
     long: u64,
-    /// How deep the tree is.
+    /// Depth of the tree.
     deep: usize,
-    /// How many steps there are.
+    /// Number of steps.
     steps: usize,
 }
 
 impl Canvas {
     fn of(story: &Story) -> Canvas {
-        // A clock that is ahead would press all others together.
+        // Without clocks that are ahead, which would compress all other times.
         let is_sure = |step: &&Step| step.clock.is_none_or(|off| off < 0);
         let last = |step: &Step| match step.state {
             State::Known(_, at) => at,
@@ -118,17 +119,17 @@ impl Canvas {
         }
     }
 
-    /// The middle of a row, of which the first is the origin's.
+    /// Vertical centre of a row; row 0 is the origin's.
     fn middle(&self, row: usize) -> usize {
         ROWS[0] + row * ROWS[1]
     }
 
-    /// Where the node of this depth begins, of which 0 is the origin's.
+    /// Left edge of a node of this depth; depth 0 is the origin's.
     fn indent(&self, depth: usize) -> usize {
         TREE + depth * BRANCHES / self.deep.max(10)
     }
 
-    /// Where a time is. What was before the origin or is after the last, by a clock that is wrong, is at the edge.
+    /// Horizontal position of a time. Times outside the range, from wrong clocks, are at the edge.
     fn x(&self, at: u64) -> u64 {
         let [from, to] = TIMES;
         let after = at.saturating_sub(self.at).min(self.long);
@@ -136,7 +137,7 @@ impl Canvas {
         from + u64::try_from(x).unwrap_or(to - from)
     }
 
-    /// Lines of the same time, as long after the origin as stands above them.
+    /// Vertical lines, each labelled with the time since the origin.
     fn axis(&self) -> String {
         let doubled = |far: &u64| far.checked_mul(2);
         let more = std::iter::successors(APART.last().copied(), doubled);
@@ -196,7 +197,7 @@ impl Canvas {
         )
     }
 
-    /// When it waited and ran.
+    /// Line of the wait and bar of the run of a step.
     fn times(&self, step: &Step, y: usize) -> String {
         let x = |at: u64| self.x(at);
         let line = |class: &str, [from, to]: [u64; 2]| {
@@ -240,7 +241,7 @@ fn text(x: usize, y: usize, text: &str) -> String {
     format!("<text x=\"{x}\" y=\"{y}\">{}</text>\n", escaped(text))
 }
 
-/// Text in which nothing is markup.
+/// Text with escaped markup.
 fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
