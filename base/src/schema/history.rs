@@ -32,7 +32,7 @@ crate::model::words! {
         Opened = "opened",
         /// A converge driver ended; the reason says how.
         Closed = "closed",
-        /// A person started the timer's rerun before its time.
+        /// A person made the timer due before its time.
         Hurried = "hurried",
         /// The timer lost its waiter, and got another.
         Resumed = "resumed",
@@ -79,7 +79,7 @@ pub struct Event {
     /// Whether the end of the run was only noticed at `at`: its exact time is not known.
     #[serde(default)]
     pub noticed: bool,
-    /// Start time of the run that made the chain's first request.
+    /// Start time of the run that requested it, if that run began the chain.
     pub chain_began_at: Option<String>,
     /// Origins and triggers, if other nodes requested the run.
     pub origin: Option<Origins>,
