@@ -144,7 +144,7 @@ super::words::shown_words! {
     pub enum TimerState {
         /// The run that requested it has to end first.
         ForRun = "waiting for the run",
-        /// Its time has not come.
+        /// Waits until it is due.
         Waiting = "waiting",
         /// Due: it starts when no other run blocks it.
         Due = "due",

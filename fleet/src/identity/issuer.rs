@@ -49,9 +49,9 @@ struct Key(EcdsaKeyPair);
 
 /// Certificate and its private key, as PEM.
 pub struct Issued {
-    /// The certificate.
+    /// Certificate as PEM.
     pub certificate: String,
-    /// The private key.
+    /// Private key as PEM.
     pub key: String,
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 /// Number of values, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// How many values.
+    /// Number of values.
     pub values: usize,
-    /// Their bytes together.
+    /// Total number of bytes.
     pub bytes: usize,
 }
 

@@ -14,7 +14,7 @@ use super::name::{Id, Node};
 pub struct Targets {
     /// Id of the run's triggers.
     pub id: Id,
-    /// The node that sent them, which signs this.
+    /// Node that sent them, which signs this.
     pub sender: Node,
     /// Origin below which each target publishes the status of its trigger: all of the triggers have
     /// it.
