@@ -17,7 +17,7 @@ use crate::model::{Identity, Moment};
 pub trait Machine {
     /// Moment with boot, place and both clocks.
     fn moment(&self) -> Moment;
-    /// The pid of the process that acts.
+    /// Pid of the process that acts.
     fn own_pid(&self) -> i32;
     /// Identity of the process with this pid.
     ///

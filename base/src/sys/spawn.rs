@@ -161,7 +161,7 @@ impl Exec {
     }
 
     /// Tries the candidates in turn. Returns only on failure: the first candidate that failed with
-    /// another error than "no such file", and that error.
+    /// another error than "no such file", and that error; `None` and ENOENT if there is none.
     fn exec(&self) -> (Option<&CStr>, Errno) {
         let mut worst = (None, Errno::ENOENT);
         for program in &self.programs {

@@ -1,5 +1,5 @@
-//! Beat that a node signs periodically while it has slots or locks: it shows other nodes that the
-//! node is alive, even if something else keeps its leases alive.
+//! Beat that a node signs periodically while it has slots or locks: other nodes conclude from it
+//! that the node is alive, and not from its leases, which others could renew.
 
 use serde::{Deserialize, Serialize};
 

@@ -29,7 +29,8 @@ pub struct Inventory {
     pub node: Node,
     /// Time in milliseconds of its wall clock after 1970.
     pub at: u64,
-    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1.
+    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one
+    /// plus 1.
     pub serial: u64,
     /// Facts that its operator has chosen, as text.
     pub facts: BTreeMap<String, String>,

@@ -29,17 +29,17 @@ pub mod quota;
 pub mod rule_match;
 /// Slot of a node in a group.
 pub mod slot;
-/// The targets of a rolling run.
+/// Targets of a rolling run.
 pub mod targets;
-/// A request that Puppet runs on another node.
+/// Request that Puppet runs on another node.
 pub mod trigger;
-/// A value at its key, with its revision.
+/// Value at its key, with its revision.
 pub mod value;
 
 pub use again_base::schema::{Malformed, name, shown};
 
-/// Error about bytes that do not begin with `magic`, which ends with the version. It names another
-/// version.
+/// Error about bytes that do not begin with `magic`, which ends with the version. If they are
+/// of another version, the message names it.
 pub fn other_version(magic: &[u8; 4], bytes: &[u8], what: &str) -> Malformed {
     let [family @ .., known] = magic;
     let is_other = |version: &&u8| version.is_ascii_alphanumeric() && *version != known;
