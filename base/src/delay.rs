@@ -1,18 +1,18 @@
-//! How long to wait: delta and jitter.
+//! Delta and jitter: the delay of a rerun.
 
 use crate::model::Span;
 
-/// The least jitter by default: runs that end together must not start together.
+/// Smallest default jitter, so that runs that end together do not start together.
 const LEAST_JITTER: Span = Span::from_secs(2);
 
-/// The number in its chain from which on the jitter of a rerun doubles.
+/// Number of the rerun in its chain from which on its jitter doubles.
 const DOUBLES_FROM: u32 = 4;
 
-/// The widest jitter that the `rerun`th rerun of a chain may get (1 for the first).
+/// Widest jitter of the `rerun`th rerun of a chain (1 for the first).
 ///
-/// `asked` is J if it is set; otherwise J is a quarter of delta, at least 2 s. From the fourth
-/// rerun on J doubles with each rerun, up to `most`; a J that is set above `most` stays as it
-/// is. Zero stays zero.
+/// `asked` is the configured jitter J; the default J is a quarter of delta, at least 2 s. From the
+/// fourth rerun on J doubles with each rerun, up to `most`; a configured J above `most` stays
+/// unchanged. Zero stays zero.
 pub fn jitter_range(delta: Span, asked: Option<Span>, most: Span, rerun: u32) -> Span {
     let base = asked.unwrap_or_else(|| Span::from_nanos(delta.nanos() / 4).max(LEAST_JITTER));
     let doublings = rerun.saturating_sub(DOUBLES_FROM - 1);
@@ -23,7 +23,7 @@ pub fn jitter_range(delta: Span, asked: Option<Span>, most: Span, rerun: u32) ->
     base.times(factor).min(most.max(base))
 }
 
-/// One draw, uniform in `[0, range]`, from a generator of the caller.
+/// Random span, uniform in `[0, range]`, from the caller's generator.
 pub fn draw(range: Span, dice: &mut impl rand::Rng) -> Span {
     use rand::RngExt;
     Span::from_nanos(dice.random_range(0..=range.nanos()))

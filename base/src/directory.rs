@@ -1,5 +1,5 @@
-//! The directories of our own: opened step by step, following no link that another user may
-//! replace; made where they are missing; used through the descriptor.
+//! Directories of our own: opened component by component, without following a link that another
+//! user may replace; created if they are missing; used through the descriptor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -17,20 +17,20 @@ use crate::sys::links::{MOST_LINKS, steps};
 use crate::sys::trust::{self, Owned, is_trusted};
 use crate::sys::user;
 
-/// What to do about a directory that cannot be used.
+/// Remedy that the error about an unusable directory ends with.
 const REMEDY: &str = "remove it, or name another one with --state-dir or AGAIN_STATE_DIR";
 
-/// What is kept in a directory.
+/// Kind of files that a directory contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeps {
-    /// State. Only we and root may be able to put another directory in its place.
+    /// State. Only we and root may be able to replace the directory.
     State,
-    /// Logs, each new, private, and opened without following. Where root owns the parent,
-    /// a group of its may write to it: Debian's and Ubuntu's /var/log is root:syslog.
+    /// Logs: each is new, private, and opened without following links. If root owns the parent, its
+    /// group may write to it: Debian's and Ubuntu's /var/log is root:syslog.
     Logs,
 }
 
-/// A directory that only we can change, held open: no other one can take its place.
+/// Directory that only we can change, held open so that no other one can replace it.
 #[derive(Debug, Clone)]
 pub struct Directory(Rc<Held>);
 
@@ -40,14 +40,14 @@ struct Held {
     path: PathBuf,
 }
 
-/// The flags of a descriptor that only leads to other files: open(2), O_PATH.
+/// Flags of a descriptor that is only used to reach other files: open(2), O_PATH.
 const ON_THE_WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Directory {
-    /// Opens a directory, which is made if it is missing.
+    /// Opens a directory; creates it if it is missing.
     ///
     /// # Errors
-    /// What is wrong with which directory, and what to do.
+    /// A sentence that names the directory, the problem and the remedy.
     pub fn open(path: &Path, keeps: Keeps) -> Result<Self> {
         let mut left: Vec<OsString> = steps(path);
         let root =
@@ -102,7 +102,7 @@ impl Directory {
         Directory(Rc::new(Held { fd, path }))
     }
 
-    /// Opens a directory in it, which is made with this mode if it is missing.
+    /// Opens a subdirectory; creates it with this mode if it is missing.
     ///
     /// # Errors
     /// As [`Directory::open`].
@@ -116,12 +116,12 @@ impl Directory {
         Ok(Directory::held(next))
     }
 
-    /// A path by which only this very directory is found, as long as this lives.
+    /// Path through the descriptor. It leads to this very directory as long as `self` lives.
     pub fn path(&self) -> PathBuf {
         self.0.path.clone()
     }
 
-    /// Whether this is what the path leads to, and still ours alone to write to.
+    /// Whether the path leads to this directory, which is still ours and writable by us alone.
     pub fn is_at(&self, path: &Path) -> bool {
         let found = rustix::fs::stat(path);
         found.is_ok_and(|stat| {
@@ -131,25 +131,26 @@ impl Directory {
         })
     }
 
-    /// Whether both are one directory.
+    /// Whether both are the same directory.
     pub fn is(&self, other: &Self) -> bool {
         let file = |one: &Self| fstat(&one.0.fd).map(|stat| (stat.st_dev, stat.st_ino));
         file(self).is_ok_and(|one| file(other) == Ok(one))
     }
 
-    /// Another descriptor of it, to be held for as long as the process lives.
+    /// Duplicate of the descriptor, which the caller keeps open as long as the process lives.
     ///
     /// # Errors
-    /// Those of dup(2).
+    /// The errors of dup(2).
     pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.0.fd.try_clone()
     }
 }
 
-/// The beginning of a path through a descriptor: proc_pid_fd(5).
+/// Prefix of a path through a descriptor: proc_pid_fd(5).
 const HELD: &str = "/proc/self/fd/";
 
-/// A path for messages: one through a descriptor becomes the path that the kernel shows for it.
+/// Path for messages: the prefix of a path through a descriptor is replaced with the path that the
+/// kernel shows for that descriptor.
 pub fn shown(path: &Path) -> PathBuf {
     let known = || {
         let mut parts = path.strip_prefix(HELD).ok()?.components();
@@ -163,7 +164,8 @@ pub fn shown(path: &Path) -> PathBuf {
     known().unwrap_or_else(|| path.to_owned())
 }
 
-/// Adds what to do where a directory cannot be made, as below a home that is not there.
+/// Adds the remedy to an error about a directory that we have no permission to create, such as one
+/// below a missing home.
 fn elsewhere(error: anyhow::Error, path: &Path, keeps: Keeps) -> anyhow::Error {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let kind = error
@@ -182,8 +184,8 @@ fn elsewhere(error: anyhow::Error, path: &Path, keeps: Keeps) -> anyhow::Error {
     ))
 }
 
-/// Opens the directory or link of this name. Makes a directory where there is none; it gets
-/// exactly this mode if it is our own and not one on the way.
+/// Opens the directory or link of this name. Creates a missing directory, with exactly this mode if
+/// it is our own rather than an intermediate one.
 fn step(
     at: &OwnedFd,
     name: &OsStr,
@@ -196,12 +198,12 @@ fn step(
         if e != Errno::NOENT {
             return Err(e);
         }
-        // Of two that make it at once, one does.
+        // If two processes create it at the same time, one succeeds.
         let make = mkdirat(at, name, Mode::from_raw_mode(mode));
         made = Some(make);
         open().map_err(|e| make.err().unwrap_or(e))
     });
-    // As the kind of error that tells whether it may pass.
+    // As an `io::Error`, whose kind `elsewhere` checks.
     let opened = opened.map_err(std::io::Error::from);
     let fd = opened.with_context(|| match made {
         Some(_) => format!("cannot make the directory {}", here().display()),
@@ -213,9 +215,9 @@ fn step(
         FileType::Symlink => return Ok((fd, stat)),
         _ => bail!("{} is not a directory; {REMEDY}", here().display()),
     }
-    // The umask of the run may have taken away what others are to see, or we need. What was
-    // there on the way stays as it is, and our own gets no more than what we need: an
-    // operator may want it private.
+    // The umask of the run may have cleared bits that others or we need. Existing intermediate
+    // directories stay unchanged, and our own existing directory gets only the bits that we need:
+    // an operator may want it private.
     let made_by_us = made == Some(Ok(()));
     let lacks = (is_own || made.is_some()) && stat.st_mode & 0o700 != 0o700;
     if stat.st_uid == user::effective() && (made_by_us && is_own || lacks) {
@@ -232,7 +234,7 @@ fn step(
     Ok((fd, stat))
 }
 
-/// Refuses a directory of our own that others could write to.
+/// Rejects a directory of our own that others could write to.
 fn check_own(stat: &Stat, here: &dyn Fn() -> PathBuf) -> Result<()> {
     if stat.st_uid != user::effective() {
         let remedy = match stat.st_uid {
@@ -256,7 +258,8 @@ fn check_own(stat: &Stat, here: &dyn Fn() -> PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Why a user other than us and root could replace what is in this directory, if one could.
+/// Reason why a user other than us and root could replace the contents of this directory, if one
+/// could.
 fn replaceable_by_others(stat: &Stat, keeps: Keeps) -> Option<String> {
     let owned = Owned {
         uid: stat.st_uid,

@@ -1,7 +1,7 @@
-//! Text for people: lines that fit the terminal, a few colours on one, and their way out.
+//! Text for people: lines that fit the terminal, colours on a terminal, and their output.
 #![forbid(unsafe_code)]
 
-/// Lines that are drawn over those before.
+/// Lines that replace those drawn before.
 pub mod frame;
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::sys::terminal::{clean, clean_lines};
 /// Writes a line to standard output.
 ///
 /// # Errors
-/// Those of write(2), which say so.
+/// The errors of write(2), with a message that names standard output.
 pub fn say(line: &str) -> io::Result<()> {
     if let Some(machine) = replacement() {
         machine.print(line);
@@ -32,12 +32,12 @@ pub fn say(line: &str) -> io::Result<()> {
 /// Writes a line to standard output, cleaned by [`clean`].
 ///
 /// # Errors
-/// Those of [`say`].
+/// As [`say`].
 pub fn say_clean(line: &str) -> io::Result<()> {
     say(&clean(line))
 }
 
-/// Writes lines to standard error, cleaned by [`clean_lines`]; a failure of that cannot be reported.
+/// Writes lines to standard error, cleaned by [`clean_lines`]; ignores write errors.
 pub fn complain(lines: &str) {
     complain_painted(&clean_lines(lines));
 }
@@ -50,36 +50,36 @@ pub fn complain_painted(lines: &str) {
     let _ = writeln!(io::stderr(), "{lines}");
 }
 
-/// The plural's `s`, unless there is exactly one.
+/// Plural `s`; empty if `count` is 1.
 pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// How text is to look.
+/// Width and colours of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// Lines are broken at this many characters; `None`: never.
+    /// Most characters in a line; `None`: lines are not wrapped.
     pub width: Option<usize>,
     /// Whether colours are used.
     pub colour: bool,
 }
 
-/// What a piece of text is about.
+/// Meaning of a piece of text, which determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     /// A heading.
     Heading,
-    /// As it should be.
+    /// The normal state.
     Good,
-    /// An operator may have to act.
+    /// A state that may need an operator.
     Attention,
-    /// Something failed.
+    /// A failure.
     Bad,
-    /// Neither.
+    /// None of these: not coloured.
     Plain,
 }
 
-/// The colour of a run that has ended.
+/// Colour of a run that has ended.
 impl From<Outcome> for Tone {
     fn from(outcome: Outcome) -> Tone {
         match outcome {
@@ -91,10 +91,11 @@ impl From<Outcome> for Tone {
 }
 
 impl Look {
-    /// By the terminal's width, if there is one, and NO_COLOR (no-color.org).
+    /// Look for a terminal of this width, if there is one; NO_COLOR (no-color.org) and TERM=dumb
+    /// turn colours off.
     pub fn new(columns: Option<usize>, no_color: Option<&OsStr>, term: Option<&OsStr>) -> Self {
         Look {
-            // Narrower than this, breaking lines makes matters worse.
+            // Wrapping to fewer columns makes a text harder to read.
             width: columns.map(|columns| columns.max(40)),
             colour: columns.is_some()
                 && no_color.is_none_or(OsStr::is_empty)
@@ -102,7 +103,7 @@ impl Look {
         }
     }
 
-    /// That of standard output.
+    /// Look of this process's standard output.
     pub fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name);
         Look::new(
@@ -112,7 +113,7 @@ impl Look {
         )
     }
 
-    /// Text in the colour of its tone.
+    /// Text in the colour of its tone; unchanged if colours are off.
     pub fn paint(&self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Heading => "1",
@@ -128,13 +129,14 @@ impl Look {
         }
     }
 
-    /// Line that begins with `label` in its tone. In the text, line feeds and tabs become spaces and
-    /// other special characters escapes; a long one continues below its own beginning.
+    /// Line that begins with `label` in its tone. In the text, line feeds and tabs become spaces
+    /// and other special characters are escaped; the lines of a long text are aligned below its
+    /// beginning.
     pub fn entry(&self, label: &str, tone: Tone, text: &str) -> String {
         let indent = label.chars().count();
         let text = clean(&text.replace(['\n', '\t'], " "));
         let body = match self.width {
-            // No room is left for text beside such a label.
+            // Beside a longer label, too few columns are left to wrap the text.
             Some(width) if width > indent + 16 => wrap(&text, width - indent),
             _ => vec![text],
         };
@@ -143,8 +145,7 @@ impl Look {
     }
 }
 
-/// Breaks a text at spaces into lines of at most `width` characters; a longer word
-/// stays whole.
+/// Wraps a text at spaces to lines of at most `width` characters; a longer word stays whole.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
@@ -162,7 +163,8 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The beginning of a text that is too long to be read, and how long it is.
+/// First 500 characters of a text; if it is longer, with its size in bytes and the command that
+/// shows all of it.
 pub fn cut(text: String) -> String {
     const MOST: usize = 500;
     match text.char_indices().nth(MOST) {
@@ -175,12 +177,12 @@ pub fn cut(text: String) -> String {
     }
 }
 
-/// A size of memory, in whole megabytes.
+/// Memory size in whole megabytes, rounded up.
 pub fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes.div_ceil(1_000_000))
 }
 
-/// A word as it can be typed into a shell.
+/// Word quoted for a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-+:@%/=,".contains(&b);
     if !word.is_empty() && word.bytes().all(is_plain) {
@@ -190,7 +192,8 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// What is wrong with the words of a command line, in one line, since an Exec logs it; the rest is in the help of the program.
+/// Message about an invalid command line on one line, because an Exec logs it; it refers to the
+/// program's `--help` for the rest.
 pub fn misread(error: &clap::Error, program: &str) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);

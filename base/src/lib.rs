@@ -1,13 +1,13 @@
-//! What `again` and `again-fleet` have in common.
+//! Library that `again` and `again-fleet` share.
 //!
-//! Nothing here knows what either program does. A module uses those below it:
+//! Nothing in it is specific to either program. A module uses only those below it:
 //!
 //! - [`settings`]: settings from several sources;
-//! - [`schema`]: what one program writes and the other one reads;
-//! - [`puppet`]: Puppet's command lines and its configuration; [`directory`]: directories that nobody else can change;
-//!   [`layout`]: text for people; [`toml`]: settings as they are written;
+//! - [`schema`]: data that one program writes and the other one reads;
+//! - [`puppet`]: Puppet's command lines and its configuration; [`directory`]: directories that
+//!   nobody else can change; [`layout`]: text for people; [`toml`]: settings before they are interpreted;
 //! - [`sys`]: the kernel, the clock, the log;
-//! - [`delay`]: how long to wait;
+//! - [`delay`]: delta and jitter of a timer;
 //! - [`model`]: plain values.
 
 pub mod delay;

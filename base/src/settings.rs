@@ -1,5 +1,5 @@
-//! Settings from several sources: options before the environment before a file before defaults. An error is a sentence that names the
-//! source and the key.
+//! Settings from several sources: options override the environment, which overrides a file, which
+//! overrides defaults. An error is a sentence that names the source and the key.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -12,21 +12,21 @@ use crate::model::{OnCap, Stuck};
 use crate::schema::name::{Name, Namespace, Node};
 use crate::toml::Written;
 
-/// A value that is one text.
+/// Value that is one text.
 pub trait Value: Sized {
-    /// What a value should have been, behind "expected".
+    /// Expected form of the value: messages print it after "expected".
     const WANTED: &'static str = "a string";
 
-    /// Reads it.
+    /// Reads the value.
     ///
     /// # Errors
     /// A sentence that says what is wrong.
     fn read(text: &str) -> Result<Self, String>;
 }
 
-/// What a key can be set to.
+/// Value of a key.
 pub trait Setting: Sized {
-    /// Reads it.
+    /// Reads the value.
     ///
     /// # Errors
     /// A sentence that says what is wrong.
@@ -48,7 +48,7 @@ impl<T: Value> Setting for Vec<T> {
 /// Reads several values.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the first wrong one.
+/// A sentence that says what is wrong with the first invalid one.
 pub fn read_all<T: Value>(texts: Vec<String>) -> Result<Vec<T>, String> {
     texts.iter().map(|text| T::read(text)).collect()
 }
@@ -83,7 +83,8 @@ impl Value for PathBuf {
     }
 }
 
-/// Values that are parsed, and values that are words.
+/// Implements [`Value`](crate::settings::Value) for types with the reader `$read`:
+/// [`parsed`](crate::settings::parsed) or [`choice`](crate::settings::choice).
 #[macro_export]
 macro_rules! values {
     ($read:ident: $($name:ty)*) => {$(
@@ -101,15 +102,15 @@ values! { choice: OnCap Stuck }
 /// Parses a value.
 ///
 /// # Errors
-/// What its type says.
+/// The message of the type's parse error.
 pub fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse::<T>().map_err(|e| e.to_string())
 }
 
-/// One of the words of an option.
+/// Reads one of the words of an option.
 ///
 /// # Errors
-/// It is none of these words.
+/// The text is not one of these words.
 pub fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     T::from_str(text, false).map_err(|_| {
         let known: Vec<_> = T::value_variants()
@@ -121,7 +122,7 @@ pub fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
     })
 }
 
-/// The program and its arguments.
+/// Program and its arguments.
 #[derive(Debug, Default)]
 pub struct Words(pub Vec<String>);
 
@@ -135,25 +136,25 @@ impl Setting for Words {
     }
 }
 
-/// The path that an option names.
+/// Path from an option.
 ///
 /// # Errors
-/// It is not absolute.
+/// The path is not absolute.
 pub fn option(name: &str, given: &Option<PathBuf>) -> Result<Option<PathBuf>, String> {
     let path = given.as_ref().map(|path| Written::Variable(path.into()));
     let path = path.map(Setting::of).transpose();
     path.map_err(|e| format!("the option {name}: {e}"))
 }
 
-/// The value of a variable in an environment; none if it is empty.
+/// Value of a variable in an environment; `None` if it is not set or empty.
 pub fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a OsStr> {
     let found = environment.iter().find(|(known, _)| known == name);
     let value = found.map(|(_, value)| value.as_os_str());
     value.filter(|value| !value.is_empty())
 }
 
-/// Makes one source of settings, in which every key is optional, from a table: key and type, the environment variable, and the default
-/// where it depends on nothing.
+/// Defines one source of settings, in which every key is optional, from a table: key and type, the
+/// environment variable, and the default if it is constant.
 #[macro_export]
 macro_rules! layer {
     ($($key:ident: $type:ty $(, $variable:literal)? $(=> $default:expr)?;)*) => {
@@ -174,7 +175,7 @@ macro_rules! layer {
                 Ok(())
             }
 
-            /// Those that the environment sets.
+            /// Settings from the environment.
             fn of_environment(
                 environment: &[(std::ffi::OsString, std::ffi::OsString)],
             ) -> Result<Self, String> {
@@ -188,14 +189,14 @@ macro_rules! layer {
                 Ok(layer)
             }
 
-            /// Those of a file with this text; an error names the line and the key.
+            /// Settings from a file with this text; an error names the line and the key.
             fn of_file(text: &str) -> Result<Self, String> {
                 let mut layer = Layer::default();
                 $crate::toml::read(text, Self::KEYS, &mut |key, written| layer.put(key, written))?;
                 Ok(layer)
             }
 
-            /// These settings, and those of `below` where these have none.
+            /// These settings; keys that are not set get their value from `below`.
             fn or(self, below: Self) -> Self {
                 Layer { $($key: self.$key.or(below.$key),)* }
             }

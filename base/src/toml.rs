@@ -1,4 +1,4 @@
-//! Settings as they are written, in a file and in the environment, before anybody knows what they mean.
+//! Settings from a file or the environment, not yet interpreted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use ::toml::Spanned;
 use ::toml::de::{DeString, DeTable, DeValue};
 
-/// A value as it is written.
+/// Value of a setting, not yet interpreted.
 #[derive(Debug)]
 pub enum Written {
     /// `true` or `false` in the file.
@@ -15,17 +15,17 @@ pub enum Written {
     Text(String),
     /// A list of strings in the file.
     List(Vec<String>),
-    /// A table of such lists.
+    /// A table of lists of strings.
     Table(BTreeMap<String, Vec<String>>),
-    /// What an environment variable holds.
+    /// The value of an environment variable.
     Variable(OsString),
 }
 
 impl Written {
-    /// The text of a single value; `wanted` is what it should be.
+    /// Text of a single value; `wanted` is its expected form, for the error.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is a list or a table, or is not UTF-8.
     pub fn text(self, wanted: &str) -> Result<String, String> {
         match self {
             Written::Switch(value) => Ok(value.to_string()),
@@ -35,10 +35,10 @@ impl Written {
         }
     }
 
-    /// The texts of several values, which in a variable stand between commas.
+    /// Texts of several values; an environment variable separates them with commas.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value is neither a list nor a variable, or is not UTF-8.
     pub fn list(self, wanted: &str) -> Result<Vec<String>, String> {
         match self {
             Written::List(list) => Ok(list),
@@ -55,13 +55,13 @@ fn utf8(text: OsString) -> Result<String, String> {
     text.into_string().map_err(|_| "it is not UTF-8".to_owned())
 }
 
-/// What is wrong, and the offset of the byte where it begins.
+/// Offset of the byte at which an error begins, and its message.
 type Wrong = (usize, String);
 
-/// A value of the file.
+/// Value of the file.
 ///
 /// # Errors
-/// No setting is such a value.
+/// The type of the value is not one that settings have.
 fn written(value: &Spanned<DeValue<'_>>) -> Result<Written, Wrong> {
     let wrong = |why: &str| Err((value.span().start, why.to_owned()));
     match value.get_ref() {
@@ -110,19 +110,19 @@ fn parse(text: &str) -> Result<DeTable<'_>, String> {
     Ok(table.into_inner())
 }
 
-/// The number of the line with the byte at an offset.
+/// Number of the line with the byte at an offset, from 1.
 fn line(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|b| *b == b'\n').count()
 }
 
-/// The number of the line that sets a key; 1 if no line does.
+/// Number of the line that sets a key; 1 if no line does.
 pub fn line_of(text: &str, key: &str) -> usize {
     let table = parse(text).unwrap_or_default();
     let found = table.keys().find(|found| found.get_ref() == key);
     found.map_or(1, |key| line(text, key.span().start))
 }
 
-/// Whether a line sets a key to a word, whatever the others say.
+/// Whether a line sets a key to a word, even if other lines are invalid.
 pub fn says(text: &str, key: &str, word: &str) -> bool {
     let sets = |line: &str| {
         let line = line.split('#').next().unwrap_or_default();
@@ -132,10 +132,10 @@ pub fn says(text: &str, key: &str, word: &str) -> bool {
     text.lines().any(sets)
 }
 
-/// Parses a file of settings and puts each value where `put` wants it.
+/// Parses a file of settings and passes each key and value to `put`.
 ///
 /// # Errors
-/// What is wrong with which key, and in which line.
+/// A message that names the line, the key and the problem.
 pub fn read(
     text: &str,
     known: &[&str],

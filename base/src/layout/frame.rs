@@ -1,15 +1,16 @@
-//! What a terminal is sent so that it shows other lines than before: only what is not there already. Pure.
+//! Terminal output that replaces lines shown before: only changed lines are sent. Pure.
 
-/// Lines at the end of what a terminal shows, the cursor at the beginning of the one below them.
+/// Last lines that a terminal shows; the cursor is at the beginning of the line below them.
 #[derive(Debug, Default)]
 pub struct Frame(Vec<String>);
 
-/// No line may go on in the next: there would be one more than we know of. For no longer than it takes to write them.
+/// Turns line wrapping off while lines are written: a wrapped line would occupy a row that is not
+/// counted.
 const NO_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
 impl Frame {
-    /// Shows these instead, each as wide as this at most. Nothing if they are there.
+    /// Shows these lines instead, each cut to `width` characters. Empty if nothing changes.
     pub fn show(&mut self, mut lines: Vec<String>, width: usize) -> String {
         lines.iter_mut().for_each(|line| *line = cut(line, width));
         let (old, mut at) = (&self.0, self.0.len());
@@ -51,14 +52,15 @@ impl Frame {
         format!("{NO_WRAP}{out}{WRAP}")
     }
 
-    /// The terminal has another size, or somebody else wrote there: what it shows is not known, and goes.
+    /// Clears the terminal, after its size has changed or another program has written to it.
     pub fn clear(&mut self) -> &'static str {
         self.0.clear();
         "\x1b[H\x1b[J"
     }
 }
 
-/// The beginning of a line. Colours have no width, and all stay: none goes on in what comes after.
+/// First `width` visible characters of a line. All colour sequences are kept, so that none affects
+/// the text that follows.
 fn cut(line: &str, width: usize) -> String {
     let (mut shown, mut is_colour) = (0, false);
     let stays = |c: &char| {

@@ -1,4 +1,4 @@
-//! Bytes in JSON: a string where they are UTF-8, a list of numbers where not.
+//! Bytes in JSON: a string if they are UTF-8, otherwise a list of numbers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An argument, an environment entry or a path, of any bytes.
+/// Argument, environment entry or path, of any bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -36,15 +36,15 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 impl Bytes {
-    /// As the operating system takes it.
+    /// Bytes as the type of the operating system's functions.
     pub fn os(&self) -> OsString {
         OsString::from_vec(self.0.clone())
     }
-    /// As a path.
+    /// Bytes as a path.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(self.os())
     }
-    /// For people; what is not UTF-8 is replaced.
+    /// Text for people; bytes that are not UTF-8 are replaced.
     pub fn lossy(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }

@@ -1,10 +1,10 @@
-//! The only table of exit statuses. The manual page is checked against it.
+//! Exit statuses: the only table. A test checks the manual page against it.
 
-/// How a command ends.
+/// Exit status of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done, or refused for a reason that is no failure.
+    /// Done, or refused for a reason that is not a failure.
     Success = 0,
     /// An error, or the cap under `on_cap = fail`; converge: the last run failed.
     Failure = 1,
@@ -22,5 +22,5 @@ pub enum Exit {
     NotFound = 127,
 }
 
-/// converge: 128 + n where signal n ended the driver, or its last run.
+/// converge: base of the exit status 128 + n after signal n ended the driver or its last run.
 pub const BY_SIGNAL: i32 = 128;

@@ -1,4 +1,5 @@
-//! The ids of targets and chains. A record written today must be found by the next release.
+//! Ids of targets and chains. They must not change between releases: a newer release looks up
+//! existing records.
 
 use std::hash::Hasher;
 
@@ -6,8 +7,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::identity::Identity;
 
-/// The id of a target: user and command line, and for `puppet apply` the working
-/// directory. 16 hexadecimal digits.
+/// Id of a target, from the user and command line, and for `puppet apply` the working directory: 16
+/// hexadecimal digits.
 pub fn target_id(uid: u32, apply_in: Option<&[u8]>, arguments: &[Vec<u8>]) -> String {
     let mut hasher = SipHasher13::new();
     hasher.write_u32(uid);
@@ -21,8 +22,7 @@ pub fn target_id(uid: u32, apply_in: Option<&[u8]>, arguments: &[Vec<u8>]) -> St
     format!("{:016x}", hasher.finish128().h1)
 }
 
-/// The id of the chain that a run begins: 8 hexadecimal digits, the same for
-/// every request of that run.
+/// Id of the chain that a run begins: 8 hexadecimal digits, the same for every request of that run.
 pub fn chain_id(run: Identity, boot: &str) -> String {
     let mut hasher = SipHasher13::new();
     write(&mut hasher, boot.as_bytes());
@@ -31,7 +31,7 @@ pub fn chain_id(run: Identity, boot: &str) -> String {
     format!("{:08x}", hasher.finish128().h1 >> 32)
 }
 
-/// Writes a part with its length in front, so that different lists never give the same bytes.
+/// Hashes a part with its length in front, so that different lists never give the same bytes.
 fn write(hasher: &mut SipHasher13, bytes: &[u8]) {
     hasher.write_u64(bytes.len() as u64);
     hasher.write(bytes);

@@ -1,7 +1,7 @@
-//! The words that every room shares: plain values, which know nothing but themselves.
+//! Types that every module shares: plain values without dependencies.
 //!
-//! Whether a process lives is a question to `sys` about an [`Identity`]; what a
-//! [`Refusal`] is decided by lies in `policy`. Nothing here reads a clock or a file.
+//! `sys` checks whether the process of an [`Identity`] lives; `policy` decides on a [`Refusal`].
+//! Nothing here reads a clock or a file.
 #![forbid(unsafe_code)]
 
 mod bytes;

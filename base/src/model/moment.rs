@@ -1,20 +1,20 @@
-//! When and where something happened.
+//! Moment: time and place of an event.
 
 use serde::{Deserialize, Serialize};
 
 use super::place::{FIRST, Foreign, Place, Provenance};
 use super::time::{Boottime, Span, Walltime};
 
-/// When something happened, on both clocks, and under which boot, and where.
+/// Time of an event on both clocks, with the boot and the place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// The boot's identifier.
+    /// Identifier of the boot.
     pub boot: String,
-    /// Where it was noted.
+    /// Machine and pid namespace in which it was recorded.
     pub place: Place,
     /// Time since that boot.
     pub uptime: Boottime,
-    /// The wall clock's time.
+    /// Time of the wall clock.
     pub wall: Walltime,
 }
 
@@ -32,7 +32,7 @@ impl Moment {
         if self.is_elsewhere(now) {
             return Span::ZERO;
         }
-        // Under a boot that is not known the wall clock may have been set back since.
+        // If the boot is not known, the wall clock may have been set back since.
         let is_later = self.uptime > now.uptime || !now.may_be_under(&self.boot);
         let began = if is_later {
             Boottime::default()
@@ -42,7 +42,7 @@ impl Moment {
         now.uptime.since(began)
     }
 
-    /// Whether another machine noted it, and dated it ahead of this machine's wall clock.
+    /// Whether another machine recorded `self` with a time later than this machine's wall clock.
     pub fn is_ahead(&self, now: &Moment) -> bool {
         self.is_elsewhere(now) && self.wall > now.wall
     }
@@ -51,18 +51,19 @@ impl Moment {
         self.place.machine != now.place.machine
     }
 
-    /// Whether this boot, which is known, is `self`'s.
+    /// Whether `boot` is known and is that of `self`.
     pub fn is_under(&self, boot: &str) -> bool {
         !boot.is_empty() && boot == self.boot
     }
 
-    /// Whether this boot may be `self`'s: it is, or either of them is not known, as in a unit with
-    /// `ProcSubset=pid`.
+    /// Whether `boot` may be that of `self`: both are equal, or either is not known, as in a unit
+    /// with `ProcSubset=pid`.
     pub fn may_be_under(&self, boot: &str) -> bool {
         boot.is_empty() || self.boot.is_empty() || boot == self.boot
     }
 
-    /// How long before `self` something was.
+    /// Time between `earlier` and `self`: on the boot clock if both are of one boot of one machine,
+    /// otherwise on the wall clock.
     pub fn age_of(&self, earlier: &Moment) -> Span {
         if self.is_under(&earlier.boot) && !earlier.is_elsewhere(self) {
             self.uptime.since(earlier.uptime)
@@ -71,12 +72,13 @@ impl Moment {
         }
     }
 
-    /// Where a record written under this boot in this place comes from, seen from `self`.
+    /// Provenance of a record that was written under this boot in this place, seen from `self`.
     pub fn provenance(&self, boot: &str, place: Place) -> Provenance {
         if place.machine != self.place.machine {
             return Provenance::Foreign(Foreign::Machine);
         }
-        // Numbers of another boot mean nothing, but for one.
+        // Of another boot's namespace numbers, only that of the machine's own namespace is
+        // meaningful.
         let (then, here) = match self.is_under(boot) {
             true => (place.pids, self.place.pids),
             false => (

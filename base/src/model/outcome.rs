@@ -1,36 +1,36 @@
-//! How a run ended.
+//! End and outcome of a run.
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With this exit status.
+    /// Exit with this status.
     Exit(i32),
-    /// By this signal.
+    /// Death by this signal.
     Signal(i32),
 }
 
 super::words::shown_words! {
-    /// How a catalog run went, as records, history and JSON name it.
+    /// Outcome of a catalog run, as records, history and JSON name it.
     pub enum Outcome {
-        /// It changed something.
+        /// The run changed something.
         Changed = "changed",
-        /// It changed nothing.
+        /// The run changed nothing.
         Unchanged = "unchanged",
-        /// It failed.
+        /// The run failed.
         Failed = "failed",
-        /// It succeeded; whether it changed anything is not known.
+        /// The run succeeded; whether it changed anything is not known.
         Succeeded = "succeeded",
-        /// A signal ended it.
+        /// A signal ended the run.
         Killed = "killed",
-        /// It did not take place: another run of the agent was under way.
+        /// The run was skipped: another run of the agent was under way.
         Skipped = "skipped",
-        /// Its traces do not tell.
+        /// The outcome cannot be determined.
         Unknown = "unknown",
     }
 }
 
 impl Outcome {
-    /// The outcome that a stable word names.
+    /// Outcome with this stable word.
     pub fn of_kind(word: &str) -> Option<Self> {
         Self::ALL
             .iter()
@@ -38,7 +38,7 @@ impl Outcome {
             .find(|outcome| outcome.kind() == word)
     }
 
-    /// Whether it is a failure.
+    /// Whether the outcome is a failure.
     pub const fn is_failure(self) -> bool {
         matches!(self, Outcome::Failed | Outcome::Killed)
     }

@@ -1,51 +1,51 @@
-//! Where a pid means something: pids are counted anew in each pid namespace of each machine.
+//! Machine and pid namespace in which a pid is valid.
 
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-/// A machine, and a pid namespace of it.
+/// Machine, and a pid namespace of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// A hash of the machine's id, which machine-id(5) asks to keep to oneself.
+    /// Hash of the machine's id, which machine-id(5) asks to keep confidential.
     pub machine: u64,
-    /// The inode of the pid namespace; 0 where it cannot be seen.
+    /// Inode of the pid namespace; 0 if it cannot be read.
     pub pids: u64,
 }
 
-/// Where a record comes from, seen from here.
+/// Provenance of a record, seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provenance {
-    /// This boot and this pid namespace: a pid on record is a pid.
+    /// This boot and this pid namespace: a recorded pid is valid.
     Here,
-    /// Another boot of this machine: a lock that is held is the only sign of life.
+    /// Another boot of this machine: a held lock is the only sign of life.
     OtherBoot,
-    /// This machine, under a boot that is not known: a lock that is held is a sign of life, and so
-    /// is a process with the recorded pid and start time.
+    /// This machine, under a boot that is not known: a held lock is a sign of life, and so is a
+    /// process with the recorded pid and start time.
     UnknownBoot,
     /// Another machine or pid namespace, whose processes cannot be seen from here.
     Foreign(Foreign),
 }
 
 super::words::words! {
-    /// Where a foreign record comes from.
+    /// Kind of a foreign place.
     pub enum Foreign {
-        /// Another machine's: a shared directory, or a copy of it in an image.
+        /// Another machine: a shared directory, or a copy of one in an image.
         Machine = "another machine",
-        /// Another pid namespace's of this machine: a container's.
+        /// Another pid namespace of this machine: a container.
         Namespace = "another pid namespace",
-        /// A process's that lives and whose boot is another or not known.
+        /// Another or unknown boot, of a process that is alive.
         Boot = "another boot",
     }
 }
 
-/// The inode of the machine's own pid namespace, under any boot: `PROC_PID_INIT_INO`
+/// Inode of the machine's own pid namespace, under any boot: `PROC_PID_INIT_INO`
 /// (include/linux/proc_ns.h).
 pub const FIRST: u64 = 0xefff_fffc;
 
 impl Place {
-    /// The place with this machine id, or whatever stands for one.
+    /// Place with this machine id, or with a substitute for it.
     pub fn new(machine: &str, pids: u64) -> Self {
         let mut hasher = SipHasher13::new();
         hasher.write(b"again");
@@ -54,7 +54,7 @@ impl Place {
         Place { machine, pids }
     }
 
-    /// Its name in the name of a file.
+    /// Suffix of file names that identifies the place.
     pub fn tag(self) -> String {
         format!("-{:016x}", self.machine ^ self.pids)
     }

@@ -1,72 +1,72 @@
-//! Why a request is not granted, and why a timer that is due does not run.
+//! Reasons to refuse a request, and reasons to hold a timer that is due.
 
 use super::exit::Exit;
 use super::place::Foreign;
 use super::run::{Cap, Use};
 
-/// Why a request is not granted: the evidence, which [`std::fmt::Display`] puts into
-/// one line with the cause and what to do next.
+/// Reason to refuse a request, with its evidence; [`std::fmt::Display`] puts both into one line
+/// with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No puppet is above the request.
+    /// The request has no Puppet run among its ancestors.
     NoRun {
-        /// The names of its ancestors, the nearest first.
+        /// Names of the ancestors, the nearest first.
         parents: Vec<String>,
     },
-    /// An agent daemon is above the request, and no run of it in between.
+    /// The request has an agent daemon among its ancestors, but no run of it in between.
     DaemonItself {
-        /// The daemon's pid.
+        /// Pid of the daemon.
         pid: i32,
     },
-    /// The agent daemon that started the run has gone, with no other in its place.
+    /// The agent daemon that started the run has exited, and no other one runs.
     Orphan {
-        /// The run's pid.
+        /// Pid of the run.
         pid: i32,
     },
     /// The run's command line was overwritten.
     Retitled {
-        /// The run's pid.
+        /// Pid of the run.
         pid: i32,
     },
     /// The run is the first process of a container.
     FirstProcess,
-    /// The run is in a chroot, or the process that names a command is.
+    /// The run, or the process that names a command, is in a chroot.
     Chroot {
-        /// The run's pid, if there is one.
+        /// Pid of the run; `None` if a command was named.
         pid: Option<i32>,
     },
-    /// The run is in a container that may end with it.
+    /// The run is in a container that may end with its process 1.
     ContainerEnds {
-        /// The container's process 1.
+        /// Process 1 of the container.
         init: String,
-        /// The run's pid, if there is one.
+        /// Pid of the run; `None` if a command was named.
         pid: Option<i32>,
     },
     /// The run belongs to another user.
     OtherUser {
-        /// The run's user.
+        /// User of the run.
         user: String,
-        /// The run's pid.
+        /// Pid of the run.
         pid: i32,
     },
     /// The run is a noop run.
     Noop {
-        /// What says so.
+        /// Option or setting that makes it a noop run.
         said: &'static str,
-        /// The run's pid; none if a command was named outside any run.
+        /// Pid of the run; `None` if a command was named outside any run.
         pid: Option<i32>,
     },
     /// The manifest came from a pipe.
     StandardInput {
-        /// Standard input, as /proc names it.
+        /// Standard input as /proc names it.
         what: String,
     },
-    /// The manifest, or Puppet's configuration, is named by a descriptor of the run that cannot be
-    /// read again, or is a FIFO.
+    /// The manifest, or Puppet's configuration, is a descriptor of the run that cannot be read
+    /// again, or a FIFO.
     ReadOnce {
-        /// The name that was given.
+        /// Name of the file as it was given.
         name: String,
-        /// Its kind, or the text of its link in /proc.
+        /// Kind of the file, or the text of its link in /proc.
         what: String,
     },
     /// The run's working directory was deleted.
@@ -76,30 +76,31 @@ pub enum Refusal {
     },
     /// The converge driver that started the run was killed.
     DriverGone {
-        /// The driver's pid.
+        /// Pid of the driver.
         pid: i32,
     },
-    /// A timer of this name is pending on another machine or in another pid namespace: its run can be seen only there.
+    /// A timer of this name is pending on another machine or in another pid namespace; its run is
+    /// visible only there.
     Elsewhere {
-        /// The timer's name.
+        /// Name of the timer.
         name: String,
-        /// The name as a shell takes it.
+        /// Name quoted for a shell.
         argument: String,
-        /// Where it is pending.
+        /// Place where it is pending.
         whose: Foreign,
-        /// Its chain.
+        /// Id of its chain.
         chain: String,
     },
     /// `again disable` is in force.
     Disabled {
-        /// The operator's reason; may be empty.
+        /// Reason that the operator gave; may be empty.
         reason: String,
     },
     /// The cap is reached.
     Cap {
-        /// The cap.
+        /// Cap that is reached.
         cap: Cap,
-        /// How much of it is used.
+        /// Amount of the cap that is used.
         usage: Use,
         /// Whether the request fails (`on_cap = fail`).
         fails: bool,
@@ -107,7 +108,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The stable word by which history and metrics know it.
+    /// Stable word for the refusal in the history and in metrics.
     pub const fn kind(&self) -> &'static str {
         match self {
             Refusal::NoRun { .. } => "no-run",
@@ -130,8 +131,8 @@ impl Refusal {
         }
     }
 
-    /// The exit status of the request: a rerun that is not wanted is a success, one that
-    /// cannot be done is a failure, so that the report shows it.
+    /// Exit status of the request: success if a rerun is not wanted, failure if it is not possible,
+    /// so that Puppet's report shows it.
     pub const fn exit(&self) -> Exit {
         match self {
             Refusal::Noop { .. } | Refusal::Disabled { .. } | Refusal::Cap { fails: false, .. } => {
@@ -141,12 +142,12 @@ impl Refusal {
         }
     }
 
-    /// `refused`, `nothing to do` or `error`: how the request's line begins.
+    /// First words of the request's line: `refused`, `nothing to do` or `error`.
     pub fn outcome(&self) -> &'static str {
         outcome_of(self.kind())
     }
 
-    /// The cause, its evidence in brackets, and what to do next.
+    /// Cause, evidence in brackets, and remedy.
     pub fn cause(&self) -> String {
         match self {
             Refusal::NoRun { parents } => {
@@ -228,7 +229,7 @@ impl Refusal {
     }
 }
 
-/// How the line of a refusal of this kind begins.
+/// First words of the line about a refusal of this kind.
 pub fn outcome_of(kind: &str) -> &'static str {
     match kind {
         "no-run" | "daemon-itself" | "retitled" | "other-user" | "error" => "error",
@@ -243,7 +244,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// A reason, or that there is none.
+/// Reason, or `no reason given` if it is empty.
 fn given(reason: &str) -> &str {
     if reason.is_empty() {
         "no reason given"
@@ -252,19 +253,19 @@ fn given(reason: &str) -> &str {
     }
 }
 
-/// What holds a timer that is due.
+/// Reason to hold a timer that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// `again disable`, with its reason.
     Again(String),
     /// `puppet agent --disable`, with its reason.
     Agent(String),
-    /// A shutdown that was announced, with its time or what else is known of it.
+    /// An announced shutdown, with its time or other known details.
     Shutdown(String),
 }
 
 impl Hold {
-    /// The stable word for it.
+    /// Stable word for the reason.
     pub const fn kind(&self) -> &'static str {
         match self {
             Hold::Again(_) => "again-disabled",
@@ -293,19 +294,19 @@ impl std::fmt::Display for Hold {
     }
 }
 
-/// Which run did a timer's job.
+/// Run that did a timer's job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Satisfied {
     /// A run of the same target, which is on record.
     OnRecord,
     /// The agent run that holds the agent's lock.
     ByAgent {
-        /// Its pid.
+        /// Pid of the agent run.
         pid: i32,
     },
     /// A run of the converge driver.
     ByDriver {
-        /// Its number.
+        /// Number of the run.
         run: u32,
     },
 }

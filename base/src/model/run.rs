@@ -1,11 +1,11 @@
-//! The words that describe a run, a request and a timer.
+//! Words for runs, requests and timers.
 
 use serde::{Deserialize, Serialize};
 
 use super::time::Span;
 
 super::words::words! {
-    /// What kind of run a target is.
+    /// Kind of run that a target is.
     pub enum Kind {
         /// `puppet apply`.
         Apply = "apply",
@@ -40,7 +40,7 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// What to do when the cap is reached.
+/// Behaviour when the cap is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnCap {
@@ -52,7 +52,7 @@ pub enum OnCap {
     Skip,
 }
 
-/// What to do about a run that outlives its time and holds up a timer that is due.
+/// Action on a run that outlives its time and blocks a timer that is due.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Stuck {
@@ -63,14 +63,14 @@ pub enum Stuck {
     End,
 }
 
-/// How much output of reruns is kept. 0 bytes are no limit.
+/// Limits of the stored output of reruns. 0 bytes means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {
-    /// How many logs of one target (`keep_logs`).
+    /// Most logs of one target (`keep_logs`).
     pub keep: u32,
-    /// How many bytes of one log, once its rerun has ended (`max_log_size`).
+    /// Most bytes of one log, once its rerun has ended (`max_log_size`).
     pub each: u64,
-    /// How many bytes of all logs together (`max_logs_size`).
+    /// Most bytes of all logs together (`max_logs_size`).
     pub all: u64,
 }
 
@@ -84,7 +84,7 @@ impl Default for LogLimits {
     }
 }
 
-/// The moment from which delta counts.
+/// Moment from which delta counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -94,33 +94,33 @@ pub enum Base {
     Request,
 }
 
-/// At most this many reruns in any window.
+/// Most reruns in any window of this length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cap {
-    /// The most reruns that may start within any window.
+    /// Most reruns that may start within any window.
     pub max_runs: u32,
-    /// The length of the window.
+    /// Length of the window.
     pub window: Span,
-    /// Whether it is the one over all targets together.
+    /// Whether it is the cap over all targets together.
     #[serde(skip)]
     pub is_total: bool,
 }
 
-/// How much of a cap is used.
+/// Amount of a cap that is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Use {
     /// Reruns that started within the window.
     pub used: u32,
-    /// Those of them that another machine started.
+    /// Number of these starts that another machine made.
     pub foreign: u32,
     /// Number of these starts that are dated later than this machine's wall clock.
     pub ahead: u32,
-    /// How long until another may start; zero if one may start now.
+    /// Time until another rerun may start; zero if one may start now.
     pub frees_in: Span,
 }
 
 impl Use {
-    /// `3`, or `3 (1 of another machine)`: foreign starts count, and are named.
+    /// Number of starts: `3`, or `3 (1 of another machine)` if other machines made some.
     pub fn counted(&self) -> String {
         let used = self.used;
         match (self.foreign, self.ahead) {
@@ -140,29 +140,29 @@ impl Use {
 }
 
 super::words::shown_words! {
-    /// What a pending timer waits for.
+    /// State of a pending timer.
     pub enum TimerState {
-        /// The run that asked has to end first.
+        /// The run that requested it has to end first.
         ForRun = "waiting for the run",
-        /// It waits for its time.
+        /// Waits until it is due.
         Waiting = "waiting",
-        /// It is due, and starts once no other run is in its way.
+        /// Due: it starts when no other run blocks it.
         Due = "due",
-        /// It is due, and an operator or a service holds it.
+        /// Due, but an operator or a service holds it.
         Held = "held",
-        /// Its waiter is dead.
+        /// The timer's waiter is dead.
         Dead = "dead",
-        /// It is another machine's or pid namespace's.
+        /// The timer belongs to another machine or pid namespace.
         Foreign = "foreign",
     }
 }
 
 super::words::words! {
-    /// What is in the way of a timer.
+    /// Obstacle of a timer.
     pub enum Obstacle {
-        /// Its waiter, which a signal has stopped.
+        /// The timer's own waiter, which a signal has stopped.
         Waiter = "waiter",
-        /// The run that asked.
+        /// The run that requested the timer.
         Run = "run",
         /// Another rerun of the target.
         Rerun = "rerun",
@@ -170,21 +170,21 @@ super::words::words! {
         AgentLock = "agent lock",
         /// A process that holds the lock of the target's record.
         RecordLock = "record lock",
-        /// Other nodes, which have all slots of the fleet.
+        /// Other nodes, which hold all slots of the fleet.
         Slot = "slot",
-        /// Something that only the waiter's own words tell.
+        /// Another obstacle, which only the waiter's text describes.
         Other = "other",
     }
 }
 
 super::words::words! {
-    /// What a converge driver does.
+    /// State of a converge driver.
     pub enum DriverState {
-        /// Its command runs.
+        /// The driver's command runs.
         Running = "running",
-        /// It waits for a timer, or is about to start or to end.
+        /// The driver waits for a timer, or is about to start or to end.
         Waiting = "waiting",
-        /// Its next run is due, and something holds it.
+        /// The driver's next run is due, but is held.
         Held = "held",
     }
 }

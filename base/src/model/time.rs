@@ -1,4 +1,4 @@
-//! Points in time and spans of it, as plain numbers.
+//! Points in time and spans of time, as plain numbers.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -6,20 +6,20 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A point on CLOCK_BOOTTIME, in nanoseconds. Comparable within one boot only.
+/// Point on CLOCK_BOOTTIME, in nanoseconds. Comparable within one boot only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Boottime(u64);
 
-/// A point on the wall clock, in milliseconds after 1970. For people, and across boots.
+/// Point on the wall clock, in milliseconds after 1970. For people, and across boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Walltime(u64);
 
-/// A span of time, in nanoseconds.
+/// Span of time, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Span(u64);
 
 impl Boottime {
-    /// From nanoseconds after boot.
+    /// Point from nanoseconds after boot.
     pub const fn from_nanos(nanos: u64) -> Self {
         Boottime(nanos)
     }
@@ -27,14 +27,14 @@ impl Boottime {
     pub const fn nanos(self) -> u64 {
         self.0
     }
-    /// The time from `earlier` to here; nothing if it is not earlier.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Boottime) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Walltime {
-    /// From milliseconds after 1970.
+    /// Point from milliseconds after 1970.
     pub const fn from_millis(millis: u64) -> Self {
         Walltime(millis)
     }
@@ -42,25 +42,25 @@ impl Walltime {
     pub const fn millis(self) -> u64 {
         self.0
     }
-    /// The time from `earlier` to here; nothing if it is not earlier.
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Walltime) -> Span {
         Span(self.0.saturating_sub(earlier.0).saturating_mul(1_000_000))
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Span = Span(0);
 
-    /// From whole seconds; so large a number as to overflow counts as forever.
+    /// Span from whole seconds; saturates on overflow.
     pub const fn from_secs(seconds: u64) -> Self {
         Span(seconds.saturating_mul(1_000_000_000))
     }
-    /// From nanoseconds.
+    /// Span from nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Span(nanos)
     }
-    /// Nanoseconds.
+    /// Number of nanoseconds.
     pub const fn nanos(self) -> u64 {
         self.0
     }
@@ -77,7 +77,7 @@ impl Span {
     pub fn secs_f64(self) -> f64 {
         self.millis() as f64 / 1000.0
     }
-    /// Multiplied, forever at most.
+    /// Product with a factor; saturates on overflow.
     pub const fn times(self, factor: u64) -> Self {
         Span(self.0.saturating_mul(factor))
     }
@@ -118,10 +118,10 @@ impl Sub<Span> for Walltime {
     }
 }
 
-/// The longest span that may be asked for: ten years.
+/// Longest span that may be requested, in seconds: ten years.
 const LONGEST: u64 = 10 * 365 * 86_400;
 
-/// Why a text is not a span of time.
+/// Error about a text that is not a span of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotASpan(String);
 
@@ -137,8 +137,8 @@ impl fmt::Display for NotASpan {
 
 impl std::error::Error for NotASpan {}
 
-/// Puppet's way to write a duration (lib/puppet/settings/duration_setting.rb):
-/// whole seconds, or a whole number and one of the units y, d, h, m, s.
+/// Puppet's format of a duration (lib/puppet/settings/duration_setting.rb): whole seconds, or a
+/// whole number and one of the units y, d, h, m, s.
 impl FromStr for Span {
     type Err = NotASpan;
 
@@ -163,7 +163,7 @@ impl FromStr for Span {
     }
 }
 
-/// As a person writes it: `0s`, `1.5s`, `2m`, `1m58s`, `1h`, `2d3h`.
+/// Notation for people: `0s`, `1.5s`, `2m`, `1m58s`, `1h`, `2d3h`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = self.0 / 100_000_000;

@@ -1,53 +1,55 @@
-//! The processes of one scan of the machine, and what a run among them does.
+//! Processes of one scan of the machine, and the activity of a run among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::time::Span;
 
-/// A process as a scan found it.
+/// Process as a scan found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its parent's pid; 0 for none.
+    /// Pid of the parent; 0 for none.
     pub parent: i32,
-    /// Its words with spaces between them, without the empty ones, as its user chose them. Cut.
+    /// Words of the command line, without the empty ones, separated by spaces. Its user chose them.
+    /// Truncated.
     pub command: String,
-    /// How long it has lived.
+    /// Time since the start of the process.
     pub age: Span,
-    /// The CPU time that it has used, without that of its children.
+    /// CPU time of the process, without its children.
     pub cpu: Span,
-    /// Its resident memory in bytes. Pages that processes share count for each of them.
+    /// Resident memory in bytes. Shared pages count for each process.
     pub memory: u64,
 }
 
-/// The processes of one scan.
+/// Processes of one scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree(Vec<Process>);
 
-/// What the processes of a run do.
+/// Activity of the processes of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Activity {
-    /// How many processes there are, with the run's own.
+    /// Number of processes, including the run's own.
     pub processes: usize,
-    /// The CPU time that those have used.
+    /// CPU time of these processes.
     pub cpu: Span,
-    /// Their resident memory in bytes.
+    /// Resident memory of these processes in bytes.
     pub memory: u64,
-    /// The process furthest below the run's own, if there is one; of several the oldest.
+    /// Process furthest below the run's own, if there is one; the oldest if several are.
     pub deepest: Option<Process>,
 }
 
 impl Tree {
-    /// A tree of these.
+    /// Tree of these processes.
     pub fn new(processes: Vec<Process>) -> Self {
         Tree(processes)
     }
 
-    /// The process `root` and all below it, each before its children and with its depth. Nothing if it is not there.
+    /// Process `root` and all below it, each before its children and with its depth. Empty if
+    /// `root` does not exist.
     pub fn below(&self, root: i32) -> Vec<(usize, &Process)> {
         let mut found = Vec::new();
-        // A pid that was used again during the scan could close a circle.
+        // A pid that was reused during the scan could form a loop.
         let mut known = BTreeSet::from([root]);
         let mut children = BTreeMap::<i32, Vec<&Process>>::new();
         for one in self.0.iter().rev() {
@@ -65,7 +67,7 @@ impl Tree {
         found
     }
 
-    /// What the run does whose process is `root`. `None` if it is not there.
+    /// Activity of the run whose process is `root`; `None` if it does not exist.
     pub fn activity(&self, root: i32) -> Option<Activity> {
         let all = self.below(root);
         let rank = |(depth, process): &&(usize, &Process)| (*depth, process.age);

@@ -1,6 +1,6 @@
-//! The error that ends with exit status 2.
+//! Error that ends with exit status 2.
 
-/// Something that was typed or set is wrong; the text says what, where and how.
+/// Invalid command line or setting; the text says what is wrong, where, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage(pub String);
 

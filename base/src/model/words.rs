@@ -1,6 +1,6 @@
-//! Enums that are stable words.
+//! Enums whose variants are stable words.
 
-/// An enum of words: each variant is one, in JSON and everywhere else.
+/// Defines an enum whose variants are written as words, in JSON and everywhere else.
 #[macro_export]
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
@@ -11,10 +11,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
-            /// Its word, which does not change.
+            /// Word of the variant, which never changes.
             pub const fn kind(self) -> &'static str {
                 match self {
                     $($name::$variant => $word,)*
@@ -25,7 +25,7 @@ macro_rules! words {
 }
 pub use words;
 
-/// The same, where people see the word too.
+/// Defines the same enum with [`std::fmt::Display`], for words that people see.
 #[macro_export(local_inner_macros)]
 macro_rules! shown_words {
     ($(#[$meta:meta])* pub enum $name:ident { $($body:tt)* }) => {

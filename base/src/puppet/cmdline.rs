@@ -1,10 +1,10 @@
-//! Puppet's command line, read as Puppet reads it.
+//! Command lines of Puppet, read as Puppet reads them.
 //!
-//! Two parsers of Puppet's go over the same words. One (util/command_line/trollop.rb)
-//! decides every *setting*: exact names only, and it skips the values of settings
-//! but not those of application options. The other (Ruby's OptionParser) decides
-//! the *application options* such as `--test`, with abbreviations, and what words
-//! are left over. Where they differ, so does this.
+//! Puppet parses the same words twice. One parser (util/command_line/trollop.rb) decides every
+//! *setting*: exact names only, and it skips the values of settings but not those of application
+//! options. The other (Ruby's OptionParser) decides the *application options* such as `--test`,
+//! with abbreviations, and which words are left over. This module differs between them in the same
+//! way.
 
 use std::borrow::Cow;
 use std::iter::Peekable;
@@ -16,31 +16,31 @@ use super::options::{FLAGS, OCCASIONS, RUBYS_VALUED, Takes, VALUED, of_applicati
 use super::prefix;
 use crate::sys::process::base_name;
 
-/// A puppet command line, understood.
+/// Parsed command line of Puppet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// Index of the `puppet` script; the application's name is the next word.
     pub script: usize,
-    /// The application.
+    /// Application that the command line starts.
     pub application: Application,
-    /// Settings that are true or false, in order; the last of a name counts.
+    /// Settings that are true or false, in order; the last one of a name counts.
     pub flags: Vec<(String, bool)>,
-    /// Indices of words that do nothing but ask to daemonise.
+    /// Indices of words that only request daemonising.
     pub daemonize_words: Vec<usize>,
-    /// Other settings with their values, in order; the last of a name counts.
+    /// Other settings with their values, in order; the last one of a name counts.
     pub values: Vec<(String, Vec<u8>)>,
-    /// `--test`, in any spelling.
+    /// Whether `--test` is given, in any spelling.
     pub test: bool,
-    /// `--detailed-exitcodes`, by itself or as part of `--test`.
+    /// Whether `--detailed-exitcodes` is in effect, by itself or as part of `--test`.
     pub detailed: bool,
-    /// An option such as `--disable`, `--fingerprint` or `--help` makes it something other
+    /// Whether an option such as `--disable`, `--fingerprint` or `--help` makes it something other
     /// than a catalog run.
     pub is_no_run: bool,
-    /// `--execute` was given.
+    /// Whether `--execute` is given.
     pub execute: bool,
-    /// The text that it gives.
+    /// Value of `--execute`.
     pub code: Option<Vec<u8>>,
-    /// The value of `--catalog`.
+    /// Value of `--catalog`.
     pub catalog: Option<Vec<u8>>,
     /// Words that belong to no option: for apply, the manifest.
     pub loose: Vec<Vec<u8>>,
@@ -48,26 +48,26 @@ pub struct Invocation {
     pub catalog_word: Option<usize>,
     /// Index of the first loose word.
     pub loose_word: Option<usize>,
-    /// Where the words are that name only the occasion of the run.
+    /// Ranges of words that name only the occasion of the run.
     pub occasion: Vec<Range<usize>>,
-    /// Index at which options can be added so that they count and win.
+    /// Index at which added options take effect and override earlier ones.
     pub end: usize,
 }
 
 impl Invocation {
-    /// What the command line sets a flag to.
+    /// Value of a flag on the command line.
     pub fn flag(&self, name: &str) -> Option<bool> {
         let mut flags = self.flags.iter().rev();
         flags.find(|(n, _)| n == name).map(|(_, is_on)| *is_on)
     }
 
-    /// A setting's last value on the command line.
+    /// Last value of a setting on the command line.
     pub fn value(&self, name: &str) -> Option<&[u8]> {
         let mut values = self.values.iter().rev();
         values.find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
     }
 
-    /// `apply` takes its manifest from standard input when nothing names one.
+    /// Whether `apply` reads its manifest from standard input, because nothing else names one.
     pub fn reads_standard_input(&self) -> bool {
         self.application == Application::Apply
             && match &self.catalog {
@@ -87,7 +87,7 @@ impl Invocation {
             || values.any(|(name, value)| names_path(name) && is_relative(value))
     }
 
-    /// The manifest file or directory that `apply` reads.
+    /// Manifest file or directory, or catalog, that `apply` reads.
     pub fn manifest(&self) -> Option<&[u8]> {
         let is_file = self.application == Application::Apply && !self.execute;
         match &self.catalog {
@@ -106,7 +106,7 @@ impl Invocation {
     }
 }
 
-/// Reads a command line. `None` if it is not `puppet apply` or `puppet agent`.
+/// Parses a command line; `None` if it is not `puppet apply` or `puppet agent`.
 pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
     let script = find_script(argv)?;
     let application = match argv.get(script + 1)?.as_slice() {
@@ -127,8 +127,7 @@ pub fn parse(argv: &[Vec<u8>]) -> Option<Invocation> {
     Some(invocation)
 }
 
-/// The words of a command line by which a target is known: without those that name the
-/// occasion of a run.
+/// Words of a command line that identify a target: without those that name the occasion of a run.
 pub fn without_occasion(mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let start = prefix::of(&words).length;
     let line = parse(&words[start..]);
@@ -138,7 +137,7 @@ pub fn without_occasion(mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     words
 }
 
-/// The index of the puppet script: the first element itself, or what a ruby runs.
+/// Index of the puppet script: the first element itself, or the script of a ruby.
 pub fn find_script(argv: &[Vec<u8>]) -> Option<usize> {
     let name = base_name(argv.first()?);
     if is_puppet_name(name) {
@@ -155,7 +154,7 @@ pub fn find_script(argv: &[Vec<u8>]) -> Option<usize> {
         at += 1;
         match word {
             b"--" => break,
-            // A program in the command line has no script.
+            // A program on the command line has no script.
             b"-e" | b"-" => return None,
             _ => at += usize::from(takes_next(word)),
         }
@@ -163,7 +162,7 @@ pub fn find_script(argv: &[Vec<u8>]) -> Option<usize> {
     is_puppet_name(base_name(argv.get(at)?)).then_some(at)
 }
 
-/// `ruby`, `ruby3.1`, `ruby2.7-static` …, but not `rubyfoo`.
+/// Whether the name is `ruby`, `ruby3.1`, `ruby2.7-static` …, but not `rubyfoo`.
 pub fn is_ruby_name(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"j").unwrap_or(name);
     name.strip_prefix(b"ruby")
@@ -176,17 +175,17 @@ fn is_puppet_name(name: &[u8]) -> bool {
         .is_some_and(|rest| rest.iter().all(|b| b.is_ascii_digit() || *b == b'.'))
 }
 
-/// The words behind the application's name, as one of the parsers goes over them.
+/// Words after the application's name, as a parser reads them.
 type Words<'a> = Peekable<Iter<'a, Vec<u8>>>;
 
-/// The name of a long option, and the value that is joined to it.
+/// Name of a long option, and the value that is joined to it.
 fn long(word: &[u8]) -> Option<(String, Option<Vec<u8>>)> {
     let mut parts = word.strip_prefix(b"--")?.splitn(2, |&b| b == b'=');
     let name = String::from_utf8_lossy(parts.next()?).into_owned();
     Some((name, parts.next().map(<[u8]>::to_vec)))
 }
 
-/// The first parser: settings.
+/// First parser: settings.
 fn read_settings(words: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
     let can_be_value = |next: &&Vec<u8>| !is_option(next);
     let mut left: Words<'_> = words.iter().peekable();
@@ -223,8 +222,8 @@ fn read_settings(words: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
     }
 }
 
-/// Whether the first parser takes a word for an option rather than a value:
-/// `^-(-|\.$|[^\d\.])` (util/command_line/trollop.rb).
+/// Whether the first parser treats a word as an option rather than a value: `^-(-|\.$|[^\d\.])`
+/// (util/command_line/trollop.rb).
 fn is_option(word: &[u8]) -> bool {
     match word {
         [b'-', b'.', rest @ ..] => rest.is_empty(),
@@ -233,7 +232,8 @@ fn is_option(word: &[u8]) -> bool {
     }
 }
 
-/// Resolves a long name as OptionParser does: exact, or else the only one it begins.
+/// Resolves a long name as OptionParser does: an exact match, or else the only name that it
+/// abbreviates.
 fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
     let dashed = |b| if b == b'_' { b'-' } else { b };
     let is_begun = |candidate: &str| {
@@ -261,7 +261,7 @@ fn complete(application: Application, name: &str) -> Option<(String, Takes)> {
     Some((name.replace('_', "-"), takes))
 }
 
-/// The second parser: application options, and the words that are left.
+/// Second parser: application options, and the remaining words.
 fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
     let mut words: Words<'_> = all.iter().peekable();
     let at = |left: &Words<'_>| first + all.len() - left.len();
@@ -294,14 +294,14 @@ fn read_options(all: &[Vec<u8>], first: usize, invocation: &mut Invocation) {
             invocation.loose.push(word.clone());
             invocation.loose_word.get_or_insert(begin);
         }
-        // The last word that the option took.
+        // Index of the last word that belongs to the option.
         if invocation.catalog.is_some() {
             invocation.catalog_word.get_or_insert(at(&words) - 1);
         }
     }
 }
 
-/// One or more short options in one word; the rest of it may be the last one's value.
+/// Reads one or more short options in one word; the rest of it may be the last one's value.
 fn read_letters(mut letters: &[u8], words: &mut Words<'_>, invocation: &mut Invocation) {
     while let [letter, rest @ ..] = letters {
         letters = rest;
@@ -324,7 +324,8 @@ fn read_letters(mut letters: &[u8], words: &mut Words<'_>, invocation: &mut Invo
 
 fn note_option(invocation: &mut Invocation, name: &str, value: Option<Vec<u8>>) {
     match name {
-        // It implies it for both (setup_test of application/agent.rb and application/apply.rb).
+        // `--test` implies it for both applications (setup_test of application/agent.rb and
+        // application/apply.rb).
         "test" => (invocation.test, invocation.detailed) = (true, true),
         "detailed-exitcodes" => invocation.detailed = true,
         "execute" => (invocation.execute, invocation.code) = (true, value),

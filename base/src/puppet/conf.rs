@@ -1,4 +1,4 @@
-//! puppet.conf, as far as it is needed: sections, settings, `$name` in values.
+//! Reader of puppet.conf, limited to what is needed: sections, settings, `$name` in values.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// Reads a file's text; anything it does not understand is left out.
+    /// Parses a file's text; skips lines that it does not understand.
     pub fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut section = "main".to_owned();
@@ -33,7 +33,7 @@ impl Conf {
         }
     }
 
-    /// A file that exists and cannot be read: no setting is known.
+    /// Settings of a file that exists but cannot be read: none is known.
     pub fn unreadable() -> Self {
         Conf {
             unreadable: true,
@@ -41,13 +41,13 @@ impl Conf {
         }
     }
 
-    /// A setting of an application: its own section before `main`. The section of `apply` is
-    /// `[user]` (lib/puppet/application/apply.rb, `run_mode :user`).
+    /// Setting of an application: its own section takes precedence over `main`. The section of
+    /// `apply` is `[user]` (lib/puppet/application/apply.rb, `run_mode :user`).
     pub fn value(&self, application: Application, name: &str) -> Option<&str> {
         self.value_in(&[application.section(), "main"], name)
     }
 
-    /// A setting in the first of these sections that has it.
+    /// Setting in the first of these sections that has it.
     pub fn value_in(&self, sections: &[&str], name: &str) -> Option<&str> {
         sections.iter().find_map(|section| {
             self.settings
@@ -56,7 +56,7 @@ impl Conf {
         })
     }
 
-    /// A setting of an application that is true or false.
+    /// Setting of an application that is true or false.
     pub fn flag(&self, application: Application, name: &str) -> Option<bool> {
         match self.value(application, name) {
             Some("true") => Some(true),
@@ -65,13 +65,13 @@ impl Conf {
         }
     }
 
-    /// Whether the file is known not to set it for the agent.
+    /// Whether the file is known not to set this setting for the agent.
     pub fn is_without(&self, name: &str) -> bool {
         !self.unreadable && self.value(Application::Agent, name).is_none()
     }
 }
 
-/// A value without the `{owner = …}` that may follow it.
+/// Value without the `{owner = …}` that may follow it.
 fn plain(value: &str) -> String {
     let value = value.trim();
     match value.split_once('{') {

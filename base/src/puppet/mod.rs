@@ -1,4 +1,4 @@
-//! The words of Puppet: its command lines and its configuration.
+//! Syntax of Puppet: its command lines and its configuration.
 #![forbid(unsafe_code)]
 
 pub mod cmdline;

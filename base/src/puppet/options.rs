@@ -1,8 +1,9 @@
-//! Puppet's applications and the names of their options (lib/puppet/defaults.rb, application/apply.rb,
-//! application/agent.rb; Puppet 7.23 and 8.10, OpenVox 9.0). A name that is missing here, from a newer Puppet,
-//! is taken for an option with a value if the next word could be one.
+//! Applications of Puppet and the names of their options (lib/puppet/defaults.rb,
+//! application/apply.rb, application/agent.rb; Puppet 7.23 and 8.10, OpenVox 9.0). A name that is
+//! missing here, from a newer Puppet, counts as an option with a value if the next word could be
+//! one.
 
-/// Which of Puppet's applications runs a catalog.
+/// Application of Puppet that runs a catalog.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Application {
     /// `puppet apply`.
@@ -13,7 +14,7 @@ pub enum Application {
 }
 
 impl Application {
-    /// Puppet's run mode, which names its section of puppet.conf and its pid file.
+    /// Run mode of Puppet, which names its section of puppet.conf and its pid file.
     pub const fn section(self) -> &'static str {
         match self {
             Application::Apply => "user",
@@ -31,17 +32,17 @@ impl std::fmt::Display for Application {
     }
 }
 
-/// Names in one text, with white space between them.
+/// Names in one text, separated by white space.
 #[derive(Debug, Clone, Copy)]
 pub struct Names(&'static str);
 
 impl Names {
-    /// Each name.
+    /// Iterator over the names.
     pub fn iter(self) -> impl Iterator<Item = &'static str> {
         self.0.split_ascii_whitespace()
     }
 
-    /// Whether this is one of them.
+    /// Whether this is one of the names.
     pub fn contains(self, name: &str) -> bool {
         self.iter().any(|known| known == name)
     }
@@ -92,22 +93,23 @@ pub const VALUED: Names = Names(
 ",
 );
 
-/// Options of ruby itself that take the next word (ruby(1)).
+/// Options of ruby itself whose value is the next word (ruby(1)).
 pub const RUBYS_VALUED: Names =
     Names("-I -r -C -E -X --encoding --external-encoding --internal-encoding");
 
-/// How an application option takes a value.
+/// Form of an application option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// It takes none.
+    /// The option takes no value.
     Nothing,
-    /// It takes one.
+    /// The option takes a value.
     Value,
-    /// It takes one where the next word can be one.
+    /// The option takes the next word as its value if that can be one.
     Perhaps,
 }
 
-/// Application options: `long/short`, and `=` or `?` behind one that takes a value or may take one.
+/// Application options: `long/short`, followed by `=` if one takes a value or `?` if it may take
+/// one.
 const COMMON: Names =
     Names("version/V help/h debug/d test/t verbose/v detailed-exitcodes logdest/l=");
 const APPLY: Names =
@@ -115,12 +117,12 @@ const APPLY: Names =
 const AGENT: Names =
     Names("fqdn/f= digest= sourceaddress= waitforcert/w= job-id= disable? enable fingerprint");
 
-/// Application options that name the occasion of a run and not what is run: they differ each
-/// time. `--job-id` is the orchestrator's number of the job, put into the request for the
-/// catalog and into the report (lib/puppet/application/agent.rb).
+/// Application options that name the occasion of a run and not what is run: they differ each time.
+/// `--job-id` is the orchestrator's number of the job, put into the request for the catalog and
+/// into the report (lib/puppet/application/agent.rb).
 pub const OCCASIONS: Names = Names("job-id");
 
-/// The options of an application: long name, short letter, value.
+/// Options of an application: long name, short letter, value.
 pub fn of_application(
     application: Application,
 ) -> impl Iterator<Item = (&'static str, Option<u8>, Takes)> {

@@ -1,28 +1,28 @@
-//! The programs that run another one and change nothing of what it is: `env`, `nice`, `ionice`,
+//! Programs that run another one and do not change which one it is: `env`, `nice`, `ionice`,
 //! `timeout`, `flock` and `setsid` (coreutils 9, util-linux 2.38).
 
 use std::path::{Path, PathBuf};
 
 use crate::sys::process::{base_name, os};
 
-/// The words that stand before the command that such programs run.
+/// Words of such programs before the command that they run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// How many words; 0 where the first word is the command itself.
+    /// Number of words; 0 if the first word is the command itself.
     pub length: usize,
-    /// The directory that the prefix changes to (`env -C`).
+    /// Directory that the prefix changes to (`env -C`).
     pub directory: Option<Vec<u8>>,
 }
 
 impl Prefix {
-    /// The directory that the command runs in where the prefix is started in this one.
+    /// Directory in which the command runs if the prefix is started in this one.
     pub fn directory_from(&self, directory: &Path) -> PathBuf {
         let changed = self.directory.as_deref();
         changed.map_or(directory.to_owned(), |path| directory.join(os(path)))
     }
 }
 
-/// How one of these programs reads its words.
+/// Options and operands of one of these programs.
 struct Program {
     name: &'static [u8],
     /// Letters of options that take a value, and of those that take none.
@@ -31,7 +31,7 @@ struct Program {
     /// Long options that take a value, and those that take none.
     long_valued: &'static [&'static str],
     long_plain: &'static [&'static str],
-    /// How many words stand between the options and the command.
+    /// Number of words between the options and the command.
     operands: usize,
 }
 
@@ -103,9 +103,8 @@ const PROGRAMS: [Program; 6] = [
     },
 ];
 
-/// Finds where the command begins. The text of a shell (`sh -c`, `flock -c`, `env -S`) is not
-/// looked through, nor is a program with an option that is not known here: its words are the
-/// command then.
+/// Finds the beginning of the command. The text of a shell (`sh -c`, `flock -c`, `env -S`) is not
+/// parsed, and neither is a program with an unknown option: its words are then the command.
 pub fn of(words: &[Vec<u8>]) -> Prefix {
     let mut prefix = Prefix::default();
     while let Some((length, directory)) = words.get(prefix.length..).and_then(one) {
@@ -120,7 +119,7 @@ pub fn of(words: &[Vec<u8>]) -> Prefix {
     prefix
 }
 
-/// The words of the first of these programs alone, and the directory that it changes to.
+/// Number of words of the first of these programs, and the directory that it changes to.
 fn one(words: &[Vec<u8>]) -> Option<(usize, Option<Vec<u8>>)> {
     let name = base_name(words.first()?);
     let program = PROGRAMS.iter().find(|program| program.name == name)?;
@@ -134,7 +133,7 @@ fn one(words: &[Vec<u8>]) -> Option<(usize, Option<Vec<u8>>)> {
                 break;
             }
             b"-" if program.name == b"env" => at += 1,
-            // `nice --5`, which is `nice -n -5`.
+            // `nice --5` means `nice -n -5`.
             [b'-', b'-', level @ ..] if program.name == b"nice" && is_number(level) => at += 1,
             [b'-', b'-', long @ ..] => {
                 at += program.long(long, words.get(at + 1), &mut directory)?
@@ -150,7 +149,7 @@ fn one(words: &[Vec<u8>]) -> Option<(usize, Option<Vec<u8>>)> {
         let is_variable = |word: &&Vec<u8>| word.contains(&b'=');
         at += words.get(at..)?.iter().take_while(is_variable).count();
     }
-    // A command has to follow; flock takes a shell's text in its place.
+    // A command has to follow; `flock -c` has a shell's text instead.
     let command = words.get(at)?;
     let is_shell_text = program.name == b"flock" && command.starts_with(b"-");
     (!is_shell_text).then_some((at, directory))
@@ -161,7 +160,7 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 impl Program {
-    /// How many words a long option takes: one, or two with its value.
+    /// Number of words that a long option takes: one, or two with its value.
     fn long(
         &self,
         long: &[u8],
@@ -170,7 +169,7 @@ impl Program {
     ) -> Option<usize> {
         let mut parts = long.splitn(2, |&b| b == b'=');
         let (name, joined) = (parts.next()?, parts.next());
-        // GNU's getopt_long takes any beginning that is the only one.
+        // GNU's getopt_long accepts any unambiguous abbreviation.
         let begun = |known: &&&str| known.as_bytes().starts_with(name);
         let valued = self.long_valued.iter().filter(begun);
         let plain = self.long_plain.iter().filter(begun);
@@ -190,7 +189,7 @@ impl Program {
         Some(1 + usize::from(takes && joined.is_none()))
     }
 
-    /// How many words a word of short options takes: one, or two with the last one's value.
+    /// Number of words that a word of short options takes: one, or two with the last one's value.
     fn letters(
         &self,
         letters: &[u8],

@@ -1,4 +1,4 @@
-//! What became of requests: the lines of `again history --json`.
+//! Events of requests and reruns: the lines of `again history --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,95 +7,98 @@ use super::{known, of_schema};
 use crate::model::{Kind, Outcome};
 
 crate::model::words! {
-    /// What happened.
+    /// Kind of an event.
     pub enum What {
         /// A timer was set.
         Requested = "requested",
-        /// A request was not granted.
+        /// A request was refused.
         Refused = "refused",
-        /// A newer request of the same name took its place.
+        /// A newer request of the same name replaced the timer.
         Merged = "merged",
         /// The rerun was started.
         Started = "started",
         /// The rerun ended.
         Ended = "ended",
-        /// Another run had done its job.
+        /// Another run did the timer's job.
         Satisfied = "satisfied",
-        /// An operator stopped it, or the service it belongs to.
+        /// An operator stopped the timer or its rerun, or the service that it belongs to was
+        /// stopped.
         Stopped = "stopped",
-        /// It was due, and its rerun could not start.
+        /// The timer was due, and its rerun could not start.
         Failed = "failed",
-        /// It was due, and there was no slot of the fleet; it goes on waiting.
+        /// The timer was due, and no slot of the fleet was free; it is still waiting.
         Delayed = "delayed",
         /// A converge driver began.
         Opened = "opened",
-        /// A converge driver ended, and how.
+        /// A converge driver ended; the reason says how.
         Closed = "closed",
-        /// A person had it wait for its time no longer.
+        /// A person made the timer due before its time.
         Hurried = "hurried",
-        /// It lost its waiter, and got another.
+        /// The timer lost its waiter, and got another.
         Resumed = "resumed",
-        /// Its waiter died before the rerun began; the start does not count, and the timer is pending again.
+        /// The waiter died before the rerun began; the start does not count, and the timer is
+        /// pending again.
         TakenBack = "taken-back",
-        /// It lost its waiter, and its command is lost too.
+        /// The timer lost its waiter, and its command is lost too.
         Lost = "lost",
-        /// The reruns that counted towards the target's cap were forgotten.
+        /// The reruns that counted towards the target's cap were reset.
         Reset = "reset",
     }
 }
 
-/// One event. again(8) says what the fields mean.
+/// One event. again(8) documents the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// The version of the schema.
+    /// Version of the schema.
     #[serde(deserialize_with = "of_schema")]
     pub schema: u32,
-    /// UTC, in the form of RFC 3339.
+    /// Time of the event: UTC, RFC 3339.
     pub at: String,
-    /// What happened.
+    /// Kind of the event.
     pub what: What,
-    /// The target's id; empty where it is no target's.
+    /// Id of the target; empty if the event concerns no target.
     #[serde(default)]
     pub target: String,
-    /// What kind of run the target is, if it is on record.
+    /// Kind of run that the target is, if it is on record.
     #[serde(default, deserialize_with = "known")]
     pub kind: Option<Kind>,
-    /// The timer's name.
+    /// Name of the timer.
     #[serde(default)]
     pub timer: String,
-    /// The request's token.
+    /// Token of the request.
     pub request: String,
-    /// The chain.
+    /// Id of the chain.
     pub chain: String,
-    /// The number of the rerun in its chain.
+    /// Number of the rerun in its chain.
     pub run: u32,
-    /// How an ended run ended.
+    /// Outcome of a run that has ended.
     #[serde(default, deserialize_with = "known")]
     pub outcome: Option<Outcome>,
-    /// Why, in words.
+    /// Reason, in words.
     pub reason: String,
-    /// When it ended is not known, only that it had by then.
+    /// Whether the end of the run was only noticed at `at`: its exact time is not known.
     #[serde(default)]
     pub noticed: bool,
-    /// When the run that asked first had started.
+    /// Start time of the run that requested it, if that run began the chain.
     pub chain_began_at: Option<String>,
-    /// Where it comes from, if other nodes asked for it.
+    /// Origins and triggers, if other nodes requested the run.
     pub origin: Option<Origins>,
 }
 
 impl Event {
-    /// The name of the log of its run.
+    /// Name of the log of the event's run.
     pub fn log(&self) -> String {
         log(&self.chain, self.run)
     }
 }
 
-/// The name of the log of a run.
+/// Name of the log of a run.
 pub fn log(chain: &str, run: u32) -> String {
     format!("{chain}-{run}")
 }
 
-/// The lines of an output that are events of this schema; those with another word for what happened are left out.
+/// Events of this schema in an output. Lines with an unknown kind of event, and other lines, are
+/// skipped.
 pub fn events(output: &str) -> Vec<Event> {
     let lines = output.lines();
     let events = lines.filter_map(|line| serde_json::from_str(line).ok());

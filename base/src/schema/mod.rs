@@ -1,13 +1,14 @@
-//! What one program writes and the other one reads. The types are the same on both sides, and check their bounds when they are read.
+//! Data that one program writes and the other one reads. The types are the same on both sides, and
+//! check their bounds when they are read.
 #![forbid(unsafe_code)]
 
-/// The history.
+/// Output of `again history --json`.
 pub mod history;
 /// Names of nodes, triggers and fleets.
 pub mod name;
-/// Where a run comes from that other nodes asked for.
+/// Origin of a run that other nodes requested.
 pub mod origin;
-/// The state of everything.
+/// Output of `again status --json`.
 pub mod status;
 
 use std::fmt;
@@ -15,13 +16,13 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error};
 
-/// The version of `again status --json` and `again history --json`.
+/// Version of `again status --json` and `again history --json`.
 pub const SCHEMA: u32 = 1;
 
 /// Reads the version of an output.
 ///
 /// # Errors
-/// It is another one.
+/// The version is not [`SCHEMA`].
 fn of_schema<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
     match u32::deserialize(input)? {
         SCHEMA => Ok(SCHEMA),
@@ -31,18 +32,18 @@ fn of_schema<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
     }
 }
 
-/// Reads a word; none for one that is not known.
+/// Reads a word; `None` if it is unknown.
 fn known<'de, D: Deserializer<'de>, T: DeserializeOwned>(input: D) -> Result<Option<T>, D::Error> {
     let word = serde_json::Value::deserialize(input)?;
     Ok(serde_json::from_value(word).ok())
 }
 
-/// Why bytes are not what they should be, or why something cannot be written.
+/// Reason why bytes are invalid, or why something cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(String);
 
 impl Malformed {
-    /// With a sentence that names the thing and what is wrong with it.
+    /// Error with this sentence, which names the thing and its problem.
     pub fn new(what: impl Into<String>) -> Self {
         Malformed(what.into())
     }
@@ -56,7 +57,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A text of somebody else's for a message: at most 60 characters, controls escaped.
+/// Text from outside for a message: at most 60 characters, control characters escaped.
 pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() {

@@ -1,4 +1,4 @@
-//! Names that may stand in a key, and how they stand there.
+//! Names that may be part of a key, and their encoding in keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Malformed, shown};
 
-/// A name of one sort: checked when made, so that whoever has one has a good one.
+/// Defines a type of names that is checked when it is made, so that every value is valid.
 macro_rules! names {
     ($($(#[$meta:meta])* $name:ident, $word:literal, $most:literal, $check:expr;)*) => {$(
         $(#[$meta])*
@@ -16,10 +16,10 @@ macro_rules! names {
         pub struct $name(Box<str>);
 
         impl $name {
-            /// How long it may be, in bytes.
+            /// Most bytes in a name.
             pub const MOST: usize = $most;
 
-            /// As text.
+            /// Name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -61,17 +61,19 @@ macro_rules! names {
 }
 
 names! {
-    /// A certname: what Puppet's server signs (printable ASCII in lower case, no slash, no asterisk).
+    /// Certname: a name that Puppet's server signs (printable ASCII in lower case, no slash, no
+    /// asterisk).
     Node, "certname", 253, certname;
-    /// The name of a trigger: any text without control characters.
+    /// Name of a trigger: any text without control characters.
     Name, "name", 128, printable;
-    /// The name of a fleet; nodes of different namespaces share a backend and nothing else.
+    /// Name of a fleet; nodes of different namespaces share a backend and nothing else.
     Namespace, "namespace", 64, word;
-    /// The id of a trigger or of an origin: 32 hexadecimal digits.
+    /// Id of a trigger or of an origin: 32 hexadecimal digits.
     Id, "id", 32, digits;
 }
 
-/// Puppet's `lib/puppet/ssl/base.rb` (`VALID_CERTNAME`), and what puppetserver adds when it signs.
+/// Rules of Puppet's `lib/puppet/ssl/base.rb` (`VALID_CERTNAME`), and those that puppetserver adds
+/// when it signs.
 fn certname(text: &str) -> Result<(), &'static str> {
     let may =
         |b: u8| (b' '..=b'~').contains(&b) && b != b'/' && b != b'*' && !b.is_ascii_uppercase();
@@ -110,7 +112,7 @@ fn digits(text: &str) -> Result<(), &'static str> {
 }
 
 impl Node {
-    /// As it stands in a key, and wherever else dots and spaces mean something.
+    /// Name encoded for a key, or for another text in which dots and spaces are special.
     pub fn segment(&self) -> String {
         let mut segment = String::new();
         encode(self.as_str(), &mut segment);
@@ -118,32 +120,34 @@ impl Node {
     }
 }
 
-/// What the names of triggers begin with that are made of events which met a rule: those that run Puppet, and those that call a
-/// program. Nobody else's may.
+/// Prefixes of the names of triggers that are made from events which matched a rule: those that run
+/// Puppet, and those that call a program. No other trigger may use them.
 pub const OF_RULES: [&str; 2] = ["rule/", "call/"];
 
 impl Name {
-    /// Whether it is that of a trigger which is made of an event.
+    /// Whether this is the name of a trigger that is made from an event.
     pub fn is_of_a_rule(&self) -> bool {
         OF_RULES.iter().any(|begin| self.0.starts_with(begin))
     }
 
-    /// Whether that is one which calls a program.
+    /// Whether this is the name of a trigger that is made from an event and calls a program.
     pub fn is_of_a_call(&self) -> bool {
         self.0.starts_with(OF_RULES[1])
     }
 }
 
 impl Id {
-    /// From 128 bits of a generator.
+    /// Id from 128 random bits.
     pub fn from_bits(bits: u128) -> Self {
         Id(format!("{bits:032x}").into())
     }
 }
 
-/// Writes a text as one segment of a key: letters, digits, `-` and `_` as they are, a dot as `=`, any other byte as `%XX`.
+/// Writes a text as one segment of a key: letters, digits, `-` and `_` as they are, a dot as `=`,
+/// any other byte as `%XX`.
 ///
-/// What comes out has no slash (etcd's separator), no dot, space, `*` or `>` (which mean something in a subject of NATS).
+/// The segment has no slash (etcd's separator), and no dot, space, `*` or `>` (special in a subject
+/// of NATS).
 pub fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         match byte {
@@ -160,7 +164,7 @@ pub fn encode(text: &str, out: &mut String) {
     }
 }
 
-/// Reads a segment: what [`encode`] writes, and no other form of it, so that a name has one key.
+/// Reads a segment in the exact form that [`encode`] writes, so that a name has one key.
 pub fn decode(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();

@@ -1,9 +1,11 @@
-//! Where a run comes from that other nodes asked for: what again-fleet says of it, and what is kept of that.
+//! Origin of a run that other nodes requested: what again-fleet says of it, and what `again`
+//! stores.
 //!
-//! again-fleet passes a [`Word`] to `again run --origin`, which puts it on record with the timer; it becomes part of the lineage of
-//! the run. Of the triggers `again` keeps the numbers as long as they can still be handed over: a number that is on record already
-//! asks for nothing a second time, and that is a success. With `--origin` it ends with 0 if everything in the word is on record, and
-//! with anything else if nothing is; its line of output says why.
+//! again-fleet passes a [`Word`] to `again run --origin`, which puts it on record with the timer;
+//! it becomes part of the lineage of the run. `again` remembers the numbers of triggers as long as
+//! they can be handed over: a number that is on record already requests nothing a second time, and
+//! that is a success. With `--origin`, `again` exits with 0 if everything in the word is on record,
+//! and with another status if nothing is; its line of output names the cause.
 
 use std::collections::BTreeMap;
 
@@ -13,132 +15,138 @@ use super::name::{Id, Name, Node};
 use super::{Malformed, shown};
 use crate::model::{Boottime, Span, Walltime};
 
-/// The version of a [`Word`].
+/// Version of a [`Word`].
 const VERSION: u32 = 1;
-/// The longest word, in bytes: the kernel takes arguments of 128 KiB each (execve(2), MAX_ARG_STRLEN), with the NUL behind them.
+/// Longest word, in bytes: the kernel accepts arguments of 128 KiB each (execve(2),
+/// MAX_ARG_STRLEN), including the NUL.
 pub const LONGEST: usize = (128 << 10) - 1;
-/// How many origins are kept of a run.
+/// Most origins that are stored for a run.
 pub const MOST_ORIGINS: usize = 8;
-/// The longest way from an origin, in nodes.
+/// Longest path from an origin, in nodes.
 pub const MOST_HOPS: usize = 20;
-/// How many values are handed over together, and so how many triggers a word may have: it fits into one argument of a program.
+/// Most values that are handed over together, and so most triggers in a word: it fits into one
+/// argument of a program.
 pub const MOST_TOGETHER: usize = 32;
-/// How many triggers may wait in one timer.
+/// Most triggers that may wait in one timer.
 const MOST_WAITING: usize = 1024;
-/// How many words are told apart in one timer.
+/// Most words that one timer stores separately; [`Taken::add`] joins the oldest.
 const MOST_TAKEN: usize = 16;
-/// How long the id of a job may be, in bytes: it goes to the server with each request of its run. One way fits in any case.
+/// Longest id of a job, in bytes: the agent sends it to the server with each request of its run.
+/// The path of one origin is included even if it makes the id longer.
 const LONGEST_JOB: usize = 2000;
-/// The widest jitter, in milliseconds: a trigger lives for a day at most.
+/// Widest jitter, in milliseconds: a trigger lives for a day at most.
 const WIDEST: u64 = 86_400_000;
 
 crate::model::shown_words! {
-    /// What began a story.
+    /// Cause of a story.
     pub enum Cause {
         /// A resource was refreshed in a run of Puppet's.
         Refresh = "refresh",
-        /// A report asked for it.
+        /// A report requested it.
         Kick = "kick",
-        /// A person did.
+        /// A person requested it.
         Person = "person",
-        /// Something happened in a run that nobody asked for, and met a rule.
+        /// An event in a run that no other node requested matched a rule.
         Event = "event",
         /// A lock has another holder.
         Lock = "lock",
     }
 }
 
-/// One beginning, and the way from there.
+/// Origin of a story, and the path from there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// Its id.
+    /// Id of the origin.
     pub id: Id,
-    /// What it was.
+    /// Cause of the story.
     pub cause: Cause,
-    /// The nodes that fired since: the node where it began first, the sender of this trigger last. Their number is that of
-    /// the hops.
+    /// Nodes that have sent a trigger since: the node of the origin first, the sender of this
+    /// trigger last. Their number is that of the hops.
     pub path: Vec<Node>,
 }
 
-/// By what a trigger is known again.
+/// Sender, name and number that identify a trigger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// Its id, in messages, results and stories.
+    /// Id of the trigger in messages, results and stories.
     pub id: Id,
-    /// The node that signed it.
+    /// Node that signed the trigger.
     pub sender: Node,
-    /// Its name.
+    /// Name of the trigger.
     pub name: Name,
-    /// Grows with each trigger of this sender and name.
+    /// Number of the trigger, which increases with each trigger of this sender and name.
     pub number: u64,
-    /// How long the number has to be remembered.
+    /// Time until which the number has to be remembered.
     pub until: Walltime,
 }
 
-/// Where a timer or a run comes from, and the triggers whose job it does.
+/// Origins of a timer or a run, and the triggers whose job it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
-    /// The beginnings, in order of their ids.
+    /// Origins, in order of their ids.
     #[serde(default)]
     pub origins: Vec<Origin>,
-    /// The triggers.
+    /// Triggers whose job the run does.
     #[serde(default)]
     pub triggers: Vec<Trigger>,
 }
 
-/// A lineage as `again` shows it: its triggers without the time until which their numbers are remembered.
+/// Lineage as `again` shows it: its triggers without the time until which their numbers are
+/// remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origins {
-    /// The beginnings.
+    /// Origins, in order of their ids.
     pub origins: Vec<Origin>,
-    /// The triggers.
+    /// Triggers whose job the run does.
     pub triggers: Vec<Asked>,
 }
 
-/// A trigger of [`Origins`].
+/// Trigger of [`Origins`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
-    /// Its id.
+    /// Id of the trigger.
     pub id: Id,
-    /// The node that signed it.
+    /// Node that signed the trigger.
     pub sender: Node,
-    /// Its name.
+    /// Name of the trigger.
     pub name: Name,
-    /// Its number.
+    /// Number of the trigger.
     pub number: u64,
 }
 
-/// Triggers that were taken together, until a run does their job.
+/// Triggers that were accepted together, until a run does their job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// A run that starts from here on carries them.
+    /// Time from which on a run that starts carries them.
     pub from: Boottime,
-    /// A run that starts from here on does the job of all of them. Later than `from` where several words are kept as one.
+    /// Time from which on a run that starts does the job of all of them. Later than `from` if
+    /// several words have been joined.
     pub ready: Boottime,
-    /// Origins of the trigger, with the way of each.
+    /// Origins and triggers.
     pub lineage: Lineage,
 }
 
-/// What again-fleet passes to `again run --origin`: triggers that were accepted together.
+/// Triggers that were accepted together, as again-fleet passes them to `again run --origin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Word {
     version: u32,
-    /// Where they come from: each origin with the nodes that it passed, which are its hops.
+    /// Origins, each with the nodes that it passed, which are its hops.
     pub origins: Vec<Origin>,
-    /// In milliseconds.
+    /// Widest jitter in milliseconds.
     jitter: u64,
-    /// The triggers.
+    /// Triggers that were accepted together.
     pub triggers: Vec<Trigger>,
 }
 
-/// The version of a [`Word`] of any version.
+/// Version field of a [`Word`] of any version.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
 }
 
 impl Word {
-    /// Of these triggers, with the widest jitter: it takes the place of `--jitter`, which knows whole seconds only.
+    /// Word with these triggers and the widest jitter, which replaces `--jitter` because that has
+    /// whole seconds only.
     pub fn new(origins: Vec<Origin>, jitter: Span, triggers: Vec<Trigger>) -> Self {
         Word {
             version: VERSION,
@@ -148,12 +156,12 @@ impl Word {
         }
     }
 
-    /// The word as it is passed: JSON.
+    /// Word as an argument: JSON.
     pub fn text(&self) -> String {
         serde_json::to_string(self).expect("plain text")
     }
 
-    /// Reads one.
+    /// Reads a word.
     ///
     /// # Errors
     /// A sentence that says what is wrong with it.
@@ -161,7 +169,7 @@ impl Word {
         if text.len() > LONGEST {
             return Err(format!("it is longer than {LONGEST} bytes"));
         }
-        // A newer version may have another shape.
+        // A newer version may have other fields.
         let Version { version } = serde_json::from_str(text).map_err(|e| e.to_string())?;
         if version != VERSION {
             return Err(format!(
@@ -186,12 +194,12 @@ impl Word {
         Ok(word)
     }
 
-    /// The widest jitter.
+    /// Widest jitter.
     pub fn jitter(&self) -> Span {
         Span::from_nanos(self.jitter.saturating_mul(1_000_000))
     }
 
-    /// All its origins, with these of its triggers.
+    /// Lineage with all origins of the word and these triggers.
     pub fn lineage(&self, triggers: Vec<Trigger>) -> Lineage {
         Lineage {
             origins: merged(None, &self.origins),
@@ -200,8 +208,9 @@ impl Word {
     }
 }
 
-/// All these origins, each once, with the longest way that one of them knows: a way that was once long is not forgotten.
-/// Of too many, those with the fewest hops stay, so that a circle displaces nothing; `first` stays in any case.
+/// All these origins, each once, with its longest known path, so that a long path is not shortened.
+/// Of more than [`MOST_ORIGINS`], those with the fewest hops stay, so that a loop of triggers
+/// displaces no other origin; `first` always stays.
 pub fn merged<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Origin>) -> Vec<Origin> {
     let mut origins = BTreeMap::<&Id, &Origin>::new();
     for origin in all {
@@ -217,7 +226,7 @@ pub fn merged<'a>(first: Option<&Id>, all: impl IntoIterator<Item = &'a Origin>)
     origins
 }
 
-/// An origin as it is in the id of a job.
+/// Reads an origin from a part of the id of a job.
 fn origin_of_job(text: &str) -> Result<Origin, Malformed> {
     let mut words = text.split('/');
     let id = words.next().unwrap_or_default().parse()?;
@@ -228,10 +237,11 @@ fn origin_of_job(text: &str) -> Result<Origin, Malformed> {
     Ok(Origin { id, cause, path })
 }
 
-/// The origins that the id of an agent's job (`--job-id`) names, as [`Lineage::job`] writes it; none for any other job.
+/// Origins in the id of an agent's job (`--job-id`), as [`Lineage::job`] writes it; empty for any
+/// other job.
 ///
 /// # Errors
-/// It is one of these, but cannot be read.
+/// The id has this form, but an origin in it is invalid.
 pub fn origins_of_job(job: &str) -> Result<Vec<Origin>, Malformed> {
     let mut parts = job.split("//");
     let is_ours = |token: &str| !token.is_empty() && token.bytes().all(|b| b.is_ascii_hexdigit());
@@ -244,12 +254,12 @@ pub fn origins_of_job(job: &str) -> Result<Vec<Origin>, Malformed> {
 }
 
 impl Lineage {
-    /// Whether there is nothing of other nodes in it.
+    /// Whether it has neither origins nor triggers.
     pub fn is_empty(&self) -> bool {
         self.origins.is_empty() && self.triggers.is_empty()
     }
 
-    /// What is shown of it; nothing if there is nothing of other nodes in it.
+    /// Lineage to show; `None` if it is empty.
     pub fn shown(&self) -> Option<Origins> {
         let asked = |trigger: &Trigger| Asked {
             id: trigger.id.clone(),
@@ -263,7 +273,7 @@ impl Lineage {
         })
     }
 
-    /// Adds another one: each trigger once, and the origins as [`merged`] does.
+    /// Adds another lineage: each trigger once, and the origins as [`merged`] does.
     pub fn join(&mut self, other: Lineage) {
         for trigger in other.triggers {
             if !self.triggers.iter().any(|one| one.is(&trigger)) {
@@ -273,8 +283,9 @@ impl Lineage {
         self.origins = merged(None, self.origins.iter().chain(&other.origins));
     }
 
-    /// The id of a job of an agent (`--job-id`) that comes from here: `TOKEN//ID/CAUSE/NODE/NODE//ID/…`. By it the report tells
-    /// the server. Of more origins than there is room for, those with the fewest hops are told. No certname has a slash.
+    /// Id of an agent's job (`--job-id`) of this lineage: `TOKEN//ID/CAUSE/NODE/NODE//ID/…`. It
+    /// reaches the server in the report. If not all origins fit, those with the fewest hops are
+    /// included. A certname has no slash.
     pub fn job(&self, token: &str) -> String {
         let mut job = token.to_owned();
         let mut origins: Vec<&Origin> = self.origins.iter().collect();
@@ -289,7 +300,7 @@ impl Lineage {
         job
     }
 
-    /// Its triggers, for people; nothing if there are none.
+    /// Description of the triggers for people; `None` if there are none.
     pub fn told(&self) -> Option<String> {
         match self.triggers.as_slice() {
             [] => None,
@@ -300,14 +311,14 @@ impl Lineage {
 }
 
 impl Origin {
-    /// How many hops it has made, with the one of the trigger.
+    /// Number of hops, including that of the trigger.
     pub fn hops(&self) -> usize {
         self.path.len()
     }
 }
 
 impl Trigger {
-    /// Whether it is of the same sender and name.
+    /// Whether both have the same sender and name.
     pub fn is_of(&self, other: &Trigger) -> bool {
         (&self.sender, &self.name) == (&other.sender, &other.name)
     }
@@ -318,13 +329,14 @@ impl Trigger {
 }
 
 impl Taken {
-    /// It was ready under an earlier boot, and is now.
+    /// Sets both times to now, after a reboot.
     pub fn begin_anew(&mut self, now: Boottime) {
         (self.from, self.ready) = (now, now);
     }
 
-    /// Adds one to those that wait in a timer. Of too many words the two oldest become one: a run carries both as soon as
-    /// either is carried, and does their job when it does that of both.
+    /// Adds triggers to those that wait in a timer. If there are too many words, the two oldest
+    /// become one: a run carries both when it carries either, and does their job when it does that
+    /// of both.
     ///
     /// # Errors
     /// A sentence: there are too many triggers.

@@ -1,5 +1,5 @@
-//! What a process passes on besides arguments and environment: umask, nice level, resource
-//! limits, signal dispositions and the blocked signals.
+//! Attributes of a process besides arguments and environment: umask, nice level, resource limits,
+//! signal dispositions and blocked signals.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process;
 
-/// The attributes of a run, as its rerun is to have them.
+/// Attributes of a run, which its rerun gets too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// File mode creation mask.
@@ -22,41 +22,41 @@ pub struct Attributes {
     pub limits: Vec<(String, u64, u64)>,
     /// Ignored signals, one bit each, signal 1 lowest (proc_pid_status(5), SigIgn).
     pub ignored: u64,
-    /// Blocked signals (SigBlk).
+    /// Blocked signals, one bit each, signal 1 lowest (proc_pid_status(5), SigBlk).
     pub blocked: u64,
 }
 
-/// The signals that a process ignores and blocks.
+/// Signals that a process ignores and blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SignalState {
-    /// As in [`Attributes::ignored`].
+    /// Ignored signals, as in [`Attributes::ignored`].
     pub ignored: u64,
-    /// As in [`Attributes::blocked`].
+    /// Blocked signals, as in [`Attributes::blocked`].
     pub blocked: u64,
 }
 
 impl SignalState {
-    /// Reads it from /proc/self/status; call before any handler is installed.
+    /// State from /proc/self/status; call before any handler is installed.
     pub fn of_this_process() -> Self {
         let text = process::read_whole("/proc/self/status").unwrap_or_default();
         Self::parse(&process::lossy(text))
     }
 
-    /// Whether this signal is ignored.
+    /// Whether the signal is ignored.
     pub fn ignores(&self, signal: i32) -> bool {
         self.ignored >> (signal - 1) & 1 == 1
     }
 
-    /// Whether every signal is blocked that can be; 32 and 33 are the C library's own.
+    /// Whether all signals that can be blocked are; 32 and 33 are the C library's own.
     fn blocks_all(&self) -> bool {
         let bit = |signal: i32| 1_u64 << (signal - 1);
         let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP) | bit(32) | bit(33);
         self.blocked | never == u64::MAX
     }
 
-    /// Reads the lines of /proc/PID/status; nothing where they are missing.
+    /// Parses the lines of /proc/PID/status; a missing line means no signals.
     fn parse(status: &str) -> Self {
-        // They come one after the other, behind most of the file.
+        // SigBlk, SigIgn and SigCgt follow each other, after most of the file.
         let from = status.find("\nSigBlk:").unwrap_or(0);
         let mut lines = status.get(from..).unwrap_or_default().split('\n').take(3);
         let mut field = |name: &str| {
@@ -72,15 +72,15 @@ impl SignalState {
     }
 }
 
-/// The attributes of a running process. Reads its signals too, unless they are given: a run
-/// ignores what it was started to ignore, and its children inherit that.
+/// Attributes of a running process. Its signals are read only if they are not given: a run ignores
+/// the signals that it was started to ignore, and its children inherit that.
 ///
 /// # Errors
-/// Those of reading its /proc entry.
+/// The errors of reading its /proc entry.
 pub fn of_process(pid: i32, signals: Option<SignalState>) -> io::Result<Attributes> {
     let read = || process::read_whole(&format!("/proc/{pid}/status")).map(process::lossy);
     let mut status = read()?;
-    // Ruby blocks all signals while it forks, and its child may get here first.
+    // Ruby blocks all signals while it forks, and its child may reach this code first.
     for _ in 0..20 {
         if signals.is_some() || !SignalState::parse(&status).blocks_all() {
             break;
@@ -118,7 +118,7 @@ const LIMITS: [(&str, Resource); 16] = [
     ("Max realtime timeout", Resource::RLIMIT_RTTIME),
 ];
 
-/// Parses /proc/PID/limits; lines it does not know are left out.
+/// Parses /proc/PID/limits; unknown lines are skipped.
 pub fn parse_limits(text: &str) -> Vec<(String, u64, u64)> {
     let number = |word: &str| match word {
         "unlimited" => Some(u64::MAX),
@@ -140,9 +140,9 @@ pub fn parse_limits(text: &str) -> Vec<(String, u64, u64)> {
         .collect()
 }
 
-/// Gives this process the attributes, just before it becomes the rerun.
+/// Sets the attributes of this process, just before it becomes the rerun.
 ///
-/// Returns what could not be set, in words; the rerun is started all the same.
+/// Returns a message for each attribute that could not be set; the rerun starts nevertheless.
 pub fn apply(attributes: &Attributes) -> Vec<String> {
     let mut failed = Vec::new();
     if let Some(mask) = attributes.umask {
@@ -157,7 +157,7 @@ pub fn apply(attributes: &Attributes) -> Vec<String> {
         }
     }
     if let Some(nice) = attributes.nice {
-        // The level that we have already takes no privilege.
+        // Setting the current level again needs no privilege.
         if let Err(e) = rustix::process::setpriority_process(None, nice) {
             failed.push(format!("nice level {nice}: {e}"));
         }
@@ -174,8 +174,8 @@ pub fn set_signals(state: SignalState) {
     for signal in 1..=64 {
         set_disposition(signal, state.ignores(signal));
     }
-    // The C library keeps some realtime signals out of its own sets, so the kernel is
-    // asked itself; its set on every 64-bit Linux is one 64-bit word.
+    // The C library hides some realtime signals from its own sets, so the system call is made
+    // directly; the kernel's set on every 64-bit Linux is one 64-bit word.
     // SAFETY: a valid word of the size that is named, and no old set.
     unsafe {
         libc::syscall(
@@ -188,7 +188,7 @@ pub fn set_signals(state: SignalState) {
     }
 }
 
-/// Ignores a signal, or leaves it to its default action.
+/// Ignores a signal, or sets its default action.
 ///
 /// Fails harmlessly for KILL, STOP and the C library's own signals.
 pub fn set_disposition(signal: i32, ignored: bool) {
@@ -201,8 +201,8 @@ pub fn set_disposition(signal: i32, ignored: bool) {
     unsafe { libc::signal(signal, handler) };
 }
 
-/// Makes a write to a pipe without a reader, or beyond the limit of a file's size,
-/// fail rather than kill us.
+/// Makes a write to a pipe without a reader, or beyond the file size limit, fail instead of killing
+/// us.
 pub fn let_writes_fail() {
     for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
         set_disposition(signal, true);

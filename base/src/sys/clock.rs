@@ -1,6 +1,5 @@
-//! The two clocks. Waiting is measured on CLOCK_BOOTTIME, which counts suspend
-//! and which nobody can set; the wall clock is for people to read, and to tell
-//! apart what happened before a reboot.
+//! Clocks. Waiting is measured on CLOCK_BOOTTIME, which includes suspend and cannot be set; the
+//! wall clock is for people, and for comparing events across reboots.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,11 +15,12 @@ use super::machine::replacement;
 use super::process::{lossy, read_whole};
 use crate::model::{Boottime, Moment, Place, Walltime};
 
-/// Where a machine's id is: machine-id(5).
+/// File with the machine's id: machine-id(5).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Where a boot's id is: random(4).
+/// File with the boot's id: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Where the offsets of the time namespace for children are: time_namespaces(7). Kernels before 5.6 have no such file.
+/// File with the offsets of the time namespace for children: time_namespaces(7). Missing in kernels
+/// before 5.6.
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 #[cfg(all(feature = "shift-clock", not(debug_assertions)))]
@@ -31,7 +31,7 @@ compile_error!(
 static BOOT: OnceLock<String> = OnceLock::new();
 static PLACE: OnceLock<Place> = OnceLock::new();
 
-/// Time since boot, suspend included: clock_gettime(2), CLOCK_BOOTTIME.
+/// Time since boot, including suspend: clock_gettime(2), CLOCK_BOOTTIME.
 pub fn boottime() -> Boottime {
     if let Some(machine) = replacement() {
         return machine.moment().uptime;
@@ -46,7 +46,7 @@ pub fn boottime() -> Boottime {
     }
 }
 
-/// The wall clock, for display and across reboots only.
+/// Time of the wall clock, for display and across reboots only.
 pub fn walltime() -> Walltime {
     if let Some(machine) = replacement() {
         return machine.moment().wall;
@@ -54,7 +54,8 @@ pub fn walltime() -> Walltime {
     wall_of(system_time())
 }
 
-/// The wall clock, as the system has it. Only the times of files are compared with another reading of it.
+/// Time of the wall clock as a `SystemTime`. Only times of files are compared with an unshifted
+/// reading of it.
 pub fn system_time() -> SystemTime {
     let now = SystemTime::now();
     #[cfg(feature = "shift-clock")]
@@ -62,8 +63,9 @@ pub fn system_time() -> SystemTime {
     now
 }
 
-/// The time of a clock that is ahead by the seconds in the file that `SHIFT_CLOCK` names, or behind if they are negative.
-/// Without that variable or that file the clock is right. Times of files, and what TLS compares, are not shifted.
+/// Shifts a time by the seconds in the file that `SHIFT_CLOCK` names; negative seconds shift it
+/// into the past. Without the variable or the file the time stays unchanged. Times of files, and
+/// those that TLS compares, are not shifted.
 #[cfg(feature = "shift-clock")]
 fn shifted(time: SystemTime) -> SystemTime {
     let file = std::env::var_os("SHIFT_CLOCK").map(std::fs::read_to_string);
@@ -76,16 +78,17 @@ fn shifted(time: SystemTime) -> SystemTime {
     }
 }
 
-/// A time of the system's, such as that of a file.
+/// Wall clock time from a system time, such as that of a file.
 pub fn wall_of(time: SystemTime) -> Walltime {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     Walltime::from_millis(u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// This boot's random identifier: random(4), /proc/sys/kernel/random/boot_id. In a time namespace whose CLOCK_BOOTTIME
-/// has an offset, the offset follows: times of that clock, starts of processes among them, compare under one offset only.
+/// Random identifier of this boot: random(4), /proc/sys/kernel/random/boot_id. In a time namespace
+/// whose CLOCK_BOOTTIME has an offset, the offset is appended: times of that clock, including the
+/// start times of processes, are comparable under one offset only.
 ///
-/// Empty where /proc does not show it, as in a unit with `ProcSubset=pid`: see
+/// Empty if /proc does not show it, as in a unit with `ProcSubset=pid`: see
 /// [`Provenance::UnknownBoot`](crate::model::Provenance::UnknownBoot).
 pub fn boot_id() -> String {
     if let Some(machine) = replacement() {
@@ -94,8 +97,8 @@ pub fn boot_id() -> String {
     BOOT.get_or_init(|| of_boot().unwrap_or_default()).clone()
 }
 
-/// This machine, by machine-id(5), and our pid namespace. A machine without an id is told
-/// by its boot.
+/// Machine, from machine-id(5), and our pid namespace. A machine without an id is identified by its
+/// boot.
 pub fn place() -> Place {
     if let Some(machine) = replacement() {
         return machine.moment().place;
@@ -103,11 +106,11 @@ pub fn place() -> Place {
     *PLACE.get_or_init(|| place_of(machine_id()))
 }
 
-/// Finds out which boot and which place this is, for good: with no descriptor to spare it could not be told later, and this
-/// machine would pass for another one.
+/// Determines the boot and the place for the lifetime of the process. Later, without a free
+/// descriptor, they could not be read, and this machine would be taken for another one.
 ///
 /// # Errors
-/// The machine has an id, or the boot has one, and it cannot be read now.
+/// The machine or the boot has an id that cannot be read now.
 pub fn locate() -> io::Result<()> {
     let boot = unless_in_need(BOOT_ID, of_boot())?;
     BOOT.get_or_init(|| boot.unwrap_or_default());
@@ -116,7 +119,7 @@ pub fn locate() -> io::Result<()> {
     Ok(())
 }
 
-/// The machine's id: machine-id(5). None where it has none yet.
+/// Id of the machine: machine-id(5). `None` if it has none yet.
 pub fn machine_id() -> Option<String> {
     of_machine().ok().flatten()
 }
@@ -132,7 +135,7 @@ fn of_boot() -> io::Result<String> {
     Ok(boot)
 }
 
-/// The name of a namespace of ours: namespaces(7). Empty where there is none.
+/// Name of a namespace of this process: namespaces(7). Empty if it does not exist.
 fn own_namespace(kind: &str) -> io::Result<String> {
     match std::fs::read_link(format!("/proc/self/ns/{kind}")) {
         Err(e) if !is_need(&e) => Ok(String::new()),
@@ -140,8 +143,9 @@ fn own_namespace(kind: &str) -> io::Result<String> {
     }
 }
 
-/// A boot's id as it is seen in a time namespace: `ID`, or `ID+SECONDS.NANOSECONDS`. The offsets are those of the namespace for
-/// children. Where that is another one, as after unshare(2), and after exec before Linux 6.3, those of ours are not known: `ID+NAME`.
+/// Boot id as seen in a time namespace: `ID`, or `ID+SECONDS.NANOSECONDS`. `offsets` are those of
+/// the namespace for children. If that is another one, as after unshare(2), and after exec before
+/// Linux 6.3, our own offsets are unknown: `ID+NAME`.
 fn boot_under(id: &str, own: &str, for_children: &str, offsets: &str) -> String {
     if own != for_children {
         return format!("{id}+{own}");
@@ -163,17 +167,18 @@ fn of_machine() -> io::Result<Option<String>> {
 
 fn place_of(machine: Option<String>) -> Place {
     let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino());
-    // All time namespaces of a boot are of one machine.
+    // All time namespaces of a boot are on one machine.
     let boot = || boot_id().split('+').next().unwrap_or_default().to_owned();
     Place::new(&machine.unwrap_or_else(boot), pids)
 }
 
-/// Whether something may be readable once this process, or the machine, needs less.
+/// Whether the error is a temporary lack of resources of this process or the machine.
 fn is_need(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EIO | EMFILE | ENFILE | ENOMEM))
 }
 
-/// What was read, or nothing where there is nothing to read; it is an error where it only cannot be read now.
+/// Result of a read; `None` if there is nothing to read, and an error if it only cannot be read
+/// now.
 fn unless_in_need<T>(path: &str, read: io::Result<T>) -> io::Result<Option<T>> {
     read.map(Some).or_else(|e| match is_need(&e) {
         true => {
@@ -184,8 +189,8 @@ fn unless_in_need<T>(path: &str, read: io::Result<T>) -> io::Result<Option<T>> {
     })
 }
 
-/// Why a machine's id is another one after a reboot, if that is so: it has none, or one that
-/// systemd made up for this boot and put in its place, by machine-id(5).
+/// Reason why the machine's id changes at a reboot, if it does: it has none, or systemd generated
+/// one for this boot only and mounted it there, as machine-id(5) describes.
 pub fn why_id_changes() -> Option<&'static str> {
     let file = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     let made_up = || file(MACHINE_ID).ok() == file("/run/machine-id").ok();
@@ -196,7 +201,7 @@ pub fn why_id_changes() -> Option<&'static str> {
     }
 }
 
-/// This moment, on both clocks, and here.
+/// Current moment on both clocks, with boot and place.
 pub fn moment() -> Moment {
     if let Some(machine) = replacement() {
         return machine.moment();

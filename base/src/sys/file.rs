@@ -1,4 +1,4 @@
-//! Reading files that others may have put there, and what nix lacks for writing ours.
+//! Reads files that may come from others, and functions for writing ours that nix lacks.
 #![allow(unsafe_code)]
 
 use std::fs::{File, Metadata};
@@ -7,11 +7,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Reads a regular file of at most `most` bytes whole. Never waits, whatever lies
-/// there: a fifo, a device or a larger file is an error.
+/// Reads a regular file of at most `most` bytes. Never blocks: a fifo, a device or a larger file is
+/// an error.
 ///
 /// # Errors
-/// Those of open(2) and read(2).
+/// The errors of open(2) and read(2), and a file of another kind or of too many bytes.
 pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
     let file = File::options()
         .read(true)
@@ -21,20 +21,21 @@ pub fn read_regular(path: &Path, most: u64, flags: i32) -> io::Result<Vec<u8>> {
     if !meta.is_file() || meta.len() > most {
         return Err(io::Error::other("it is not a file of a sensible size"));
     }
-    // One byte more, so that the end is found without growing.
+    // One byte more, so that the end is found without growing the buffer.
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
     file.take(most).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// The largest file of settings or configuration: 1 MB.
+/// Largest file of settings or configuration: 1 MB.
 pub const LARGEST_SETTINGS: u64 = 1 << 20;
 
-/// Reads a file that a person, an option or a variable names: a regular file of at most `most` bytes,
-/// or /dev/null, which is empty. Nothing else is opened, lest that alone has an effect.
+/// Reads a file that a person, an option or a variable names: a regular file of at most `most`
+/// bytes, or /dev/null, which is empty. Other files are not opened, because opening alone may have
+/// an effect.
 ///
 /// # Errors
-/// Errors of stat(2), open(2) and read(2), and a file of another kind or of too many bytes.
+/// The errors of stat(2), open(2) and read(2), and a file of another kind or of too many bytes.
 pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let meta = std::fs::metadata(path)?;
     if is_null(&meta) {
@@ -56,7 +57,7 @@ pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
-    // Such as one of /proc, which claims to be empty.
+    // Files of /proc, for example, have size 0 in stat(2).
     file.take(most + 1).read_to_end(&mut text)?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > most {
         return Err(too_large());
@@ -64,26 +65,26 @@ pub fn read_named(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Reads a file of settings that is named, as text.
+/// Reads a named file of settings as text.
 ///
 /// # Errors
-/// Errors of [`read_named`], and text that is not UTF-8.
+/// The errors of [`read_named`], and text that is not UTF-8.
 pub fn read_settings(path: &Path) -> io::Result<String> {
     let text = read_named(path, LARGEST_SETTINGS)?;
     String::from_utf8(text)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// Whether this is /dev/null: null(4).
+/// Whether the file is /dev/null: null(4).
 pub fn is_null(meta: &Metadata) -> bool {
     meta.file_type().is_char_device() && meta.rdev() == nix::sys::stat::makedev(1, 3)
 }
 
-/// Waits until the disk has a file's content, and not yet its size or name, for which a
-/// file system has to commit its journal: sync_file_range(2), else fdatasync(2).
+/// Waits until a file's content is on the disk, but not its size or name, for which a file system
+/// has to commit its journal: sync_file_range(2), otherwise fdatasync(2).
 ///
 /// # Errors
-/// Those of fdatasync(2), such as a full disk.
+/// The errors of fdatasync(2), such as a full disk.
 pub fn write_out(file: &File) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -95,37 +96,41 @@ pub fn write_out(file: &File) -> io::Result<()> {
     }
 }
 
-/// fsync(2) of a file or a directory, and whether it can be believed: XFS answers 0 where an error of its disk takes it down
-/// while the call waits for the journal, and fails from the next call on. That one is fstat(2), which waits for no disk.
+/// Calls fsync(2) on a file or a directory, and then fstat(2), which does not wait for a disk. XFS
+/// returns 0 from fsync(2) if a disk error shuts it down while the call waits for the journal, and
+/// fails from the next call on.
 ///
 /// # Errors
-/// Those of fsync(2), and that the file system has gone down.
+/// The errors of fsync(2), and a file system that has shut down.
 pub fn sync(file: &File) -> io::Result<()> {
     file.sync_all()?;
     file.metadata().map(drop)
 }
 
-/// What the disk has when [`atomic_write`] returns.
+/// Data that is on the disk when [`atomic_write`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnDisk {
-    /// No guarantee: a power failure may take the new content. No reader sees half of it.
+    /// No guarantee: a power failure may lose the new content. No reader sees half of it.
     Nothing,
     /// The new content, under the old name or the new one.
     Content,
-    /// The new content, under its name.
+    /// The new content, under its own name.
     Name,
 }
 
-/// Replaces the content of a file: readers see the old content or the new one. It is written to the file's name with the ending
-/// `.new` first, which one process at a time may do.
+/// Replaces the content of a file: readers see the old content or the new one. The new content is
+/// first written to the file's name with the ending `.new`, which only one process at a time may
+/// do.
 ///
 /// # Errors
-/// Those of open(2), write(2), fsync(2) and rename(2). The old content is then still there, but for a failure after the rename.
+/// The errors of open(2), write(2), fsync(2) and rename(2). The old content is then still there,
+/// except after a failure that follows the rename.
 pub fn atomic_write(path: &Path, bytes: &[u8], mode: u32, wanted: OnDisk) -> io::Result<File> {
     write_through(&path.with_extension("new"), path, bytes, mode, wanted)
 }
 
-/// [`atomic_write`] with another name for the file that is written first, on the same file system.
+/// Same as [`atomic_write`], with another name on the same file system for the file that is written
+/// first.
 ///
 /// # Errors
 /// As [`atomic_write`].
@@ -151,24 +156,24 @@ pub fn write_through(
         }
         Ok(file)
     };
-    // A full disk needs the room.
+    // Frees the space of the incomplete file, in case the disk is full.
     write().inspect_err(|_: &io::Error| drop(std::fs::remove_file(new)))
 }
 
-/// Renames a file or directory, and waits until the disk has its new name.
+/// Renames a file or directory, and waits until the new name is on the disk.
 ///
 /// # Errors
-/// Those of rename(2) and fsync(2). The name may be the new one then.
+/// The errors of rename(2) and fsync(2). The file may have its new name then.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     let directory = to.parent().filter(|at| !at.as_os_str().is_empty());
     sync(&File::open(directory.unwrap_or(Path::new(".")))?)
 }
 
-/// Whether fsync(2) of a file takes a rename of it along: it is in the one journal, whose
-/// commit brings both to the disk (`tests/faults/privileged/power.rs`).
+/// Whether fsync(2) of a file includes a rename of it: the file system has one journal, whose
+/// commit writes both to the disk (`tests/faults/privileged/power.rs`).
 pub fn is_synced_with_its_name(file: &File) -> bool {
-    // Those of ext4 and XFS: statfs(2).
+    // Magic numbers of ext4 and XFS: statfs(2).
     const JOURNALS: [u64; 2] = [0xef53, 0x5846_5342];
     rustix::fs::fstatfs(file).is_ok_and(|system| JOURNALS.contains(&(system.f_type as u64)))
 }

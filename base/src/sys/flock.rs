@@ -1,4 +1,4 @@
-//! Locks of whole files, flock(2), taken within a time limit; and the process that holds one.
+//! Locks of whole files, flock(2), with a time limit; and the process that holds one.
 
 use std::cell::OnceCell;
 use std::fs::{File, TryLockError};
@@ -11,19 +11,19 @@ use super::process::{self, split_block};
 use super::{clock, process::lossy};
 use crate::model::{Boottime, Identity, Span};
 
-/// The process that took a lock.
+/// Process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Process that holds the lock.
     pub process: Identity,
-    /// Its command line, or the beginning of that.
+    /// Command line of the process, at most 160 characters.
     pub command: String,
     /// Whether a signal has stopped it (SIGSTOP, ^Z).
     pub is_stopped: bool,
 }
 
 impl Holder {
-    /// The process of this pid, if it lives.
+    /// Process with this pid, if it is alive.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = process::stat(pid).ok()?;
         let start = stat.start;
@@ -40,7 +40,7 @@ impl Holder {
         })
     }
 
-    /// How long it has lived.
+    /// Time since the start of the process, in whole seconds.
     pub fn age(&self, now: Boottime) -> Span {
         Span::from_secs(now.since(self.process.started()).secs())
     }
@@ -57,7 +57,7 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// A lock that another process holds.
+/// Error: another process holds a lock.
 #[derive(Debug)]
 pub struct Busy {
     path: PathBuf,
@@ -84,20 +84,20 @@ impl From<Busy> for io::Error {
     }
 }
 
-/// Whether this error says that another process holds a lock.
+/// Whether the error is a [`Busy`].
 pub fn is_busy(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.and_then(io::Error::get_ref)
         .is_some_and(|inner| inner.is::<Busy>())
 }
 
-/// Locks a file, and waits for that no longer than `limit`.
+/// Locks a file; waits at most `limit`.
 ///
 /// # Errors
-/// Those of flock(2); [`Busy`].
+/// The errors of flock(2); [`Busy`] after `limit`.
 pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
-    // flock(2) itself knows no limit.
+    // Polls, because flock(2) has no time limit.
     let mut pause = Duration::from_micros(500);
     loop {
         match file.try_lock() {
@@ -118,19 +118,19 @@ pub fn lock(file: &File, path: impl FnOnce() -> PathBuf, limit: Duration) -> io:
     }
 }
 
-/// The locks of whole files that the kernel shows us: /proc/locks (proc_locks(5)), read when it is needed first. The kernel takes
-/// milliseconds to show it.
+/// Locks of whole files that the kernel shows: /proc/locks (proc_locks(5)), read at the first use.
+/// Reading takes the kernel milliseconds.
 #[derive(Debug, Default)]
 pub struct Locks(OnceCell<Vec<(u64, i32)>>);
 
 impl Locks {
-    /// The living process that took the lock of this file, if there is one.
+    /// Living process that holds the lock of this file, if there is one.
     pub fn holder(&self, path: &Path) -> Option<Holder> {
-        // Not by the device, which a layered file system shows differently.
+        // Compares no device number, because a layered file system shows another one.
         let inode = std::fs::symlink_metadata(path).ok()?.ino();
         let holders = self.0.get_or_init(held_now).iter().rev();
         let mut holders = holders.filter(|(at, _)| *at == inode).peekable();
-        // The table is a moment old.
+        // The table may be out of date.
         if holders.peek().is_none() || is_free(path) {
             return None;
         }
@@ -138,7 +138,8 @@ impl Locks {
     }
 }
 
-/// Whether a file can be opened by us and is not locked. A lock that is taken for that is let go at once.
+/// Whether a file can be opened by us and is not locked. Releases the lock that it takes for this
+/// check immediately.
 fn is_free(path: &Path) -> bool {
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
     let file = File::options().read(true).custom_flags(flags).open(path);
@@ -148,7 +149,7 @@ fn is_free(path: &Path) -> bool {
 fn held_now() -> Vec<(u64, i32)> {
     let read = || process::read_whole("/proc/locks").unwrap_or_default();
     let mut text = read();
-    // The kernel shows a page at a time. A lock is passed over when others before it are let go
+    // The kernel returns a page at a time, and skips a lock if others before it are released
     // between two pages.
     if text.len() > 4000 {
         text.extend((0..7).flat_map(|_| read()));
@@ -156,10 +157,10 @@ fn held_now() -> Vec<(u64, i32)> {
     lossy(text).lines().filter_map(held).collect()
 }
 
-/// Inode and pid of a line such as `1: FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF`.
+/// Inode and pid from a line such as `1: FLOCK  ADVISORY  WRITE 123 08:01:4711 0 EOF`.
 fn held(line: &str) -> Option<(u64, i32)> {
     let mut words = line.split_ascii_whitespace().skip(1);
-    // One that is waited for has an arrow there.
+    // A request that waits for the lock has an arrow here.
     words.next().filter(|kind| *kind == "FLOCK")?;
     let pid = words.nth(2)?.parse().ok()?;
     let inode = words.next()?.rsplit(':').next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! A path, followed link by link: path_resolution(7).
+//! Path resolution, link by link: path_resolution(7).
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,28 +8,28 @@ use std::path::{Component, Path, PathBuf};
 
 use super::trust::{Owned, is_trusted, replaceable_by_others};
 
-/// The number of links that the kernel follows.
+/// Most links that the kernel follows.
 pub const MOST_LINKS: u32 = 40;
 
-/// The end of a path after all its links.
+/// End of a path after all links are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leads {
     /// A name without links.
     To(PathBuf),
     /// A descriptor of a process: proc_pid_fd(5).
     ToDescriptor {
-        /// The descriptor's link, such as `/proc/7/fd/3`.
+        /// Link of the descriptor, such as `/proc/7/fd/3`.
         link: PathBuf,
-        /// The rest of the path, below a directory that the descriptor holds; empty at the end.
+        /// Rest of the path, below a directory that the descriptor refers to; may be empty.
         rest: PathBuf,
     },
 }
 
-/// Follows an absolute path as the process `pid` would, for which `/proc/self` is its own.
-/// `look` is called with each directory on the way, and with what is looked up in it.
+/// Resolves an absolute path as the process `pid` would, whose own directory `/proc/self` is.
+/// `look` is called with each directory on the way, and with the path that is looked up in it.
 ///
 /// # Errors
-/// Errors of lstat(2) and readlink(2), and those of `look`.
+/// The errors of lstat(2) and readlink(2), and those of `look`.
 pub fn follow(
     path: &Path,
     pid: i32,
@@ -69,7 +69,7 @@ pub fn follow(
     Ok(Leads::To(at))
 }
 
-/// The names in a path, the first last. A slash at the end, `//` and `/.` are none.
+/// Names in a path, the first one last. A slash at the end, `//` and `/.` add none.
 pub fn steps(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|part| match part {
         Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
@@ -78,7 +78,7 @@ pub fn steps(path: &Path) -> Vec<OsString> {
     names.collect()
 }
 
-/// Whether this is the link of a descriptor: `/proc/PID/fd/N`, `/proc/PID/task/TID/fd/N`.
+/// Whether the path is the link of a descriptor: `/proc/PID/fd/N`, `/proc/PID/task/TID/fd/N`.
 fn is_descriptor(path: &Path) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let words: Vec<&str> = path.to_str().unwrap_or_default().split('/').collect();
@@ -89,8 +89,8 @@ fn is_descriptor(path: &Path) -> bool {
     }
 }
 
-/// Whether a path leads to this directory (device and inode), and no user but us and root can
-/// make it lead elsewhere.
+/// Whether a path leads to this directory (device and inode), and no user but us and root can make
+/// it lead elsewhere.
 pub fn leads_safely(path: &Path, directory: &Path) -> bool {
     let file = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     if !path.is_absolute()

@@ -8,8 +8,8 @@ use time::{OffsetDateTime, UtcOffset};
 
 use crate::model::Walltime;
 
-/// How far the machine's time zone is from UTC at a time. Not `UtcOffset::local_offset_at`, which gives an error in a process of
-/// several threads.
+/// Offset of the machine's time zone from UTC at a time. `UtcOffset::local_offset_at` is not used
+/// because it fails in a process with several threads.
 fn local_offset(at: OffsetDateTime) -> Option<UtcOffset> {
     let seconds = at.unix_timestamp();
     let mut tm = MaybeUninit::<libc::tm>::uninit();
@@ -21,7 +21,7 @@ fn local_offset(at: OffsetDateTime) -> Option<UtcOffset> {
     UtcOffset::from_whole_seconds(tm.tm_gmtoff.try_into().ok()?).ok()
 }
 
-/// A time in UTC; none after the year 9999.
+/// Time in UTC; `None` after the year 9999.
 fn in_utc(at: Walltime) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp((at.millis() / 1000).try_into().ok()?).ok()
 }
@@ -37,18 +37,18 @@ fn text(at: Walltime, time: Option<OffsetDateTime>, separator: char) -> String {
     )
 }
 
-/// `2026-11-21 14:03:07`, in the machine's time zone.
+/// Text such as `2026-11-21 14:03:07`, in the machine's time zone.
 pub fn local(at: Walltime) -> String {
     let time = in_utc(at).and_then(|time| time.checked_to_offset(local_offset(time)?));
     text(at, time, ' ')
 }
 
-/// `2026-11-21T14:03:07.123Z`.
+/// Text such as `2026-11-21T14:03:07.123Z`.
 pub fn utc(at: Walltime) -> String {
     format!("{}.{:03}Z", text(at, in_utc(at), 'T'), at.millis() % 1000)
 }
 
-/// Reads what [`utc`] writes, and nothing else.
+/// Parses exactly the format that [`utc`] writes.
 pub fn from_utc(text: &str) -> Option<Walltime> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     let millis = time.unix_timestamp_nanos() / 1_000_000;

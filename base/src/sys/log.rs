@@ -1,9 +1,10 @@
-//! Where `tracing` events go: to the journal, else to syslog, else to a file; those of a
-//! command to standard error too, if they are warnings or `-v` asks for them. One line per
-//! event, and an event for each change of state, with target, timer, chain and run as fields:
-//! `journalctl AGAIN_TIMER=again`. A service's go to standard error, with a level where systemd passes that to the journal.
+//! Subscriber for `tracing` events. They go to the journal, else to syslog, else to a file; a
+//! command also writes warnings, and what `-v` asks for, to standard error. Each event is one line,
+//! and each change of state is an event, with target, timer, chain and run as fields: `journalctl
+//! AGAIN_TIMER=again`. A service's events go to standard error, with a level if systemd forwards
+//! that to the journal.
 //!
-//! A subscriber of our own: Cargo.toml says why.
+//! Cargo.toml says why this is not a subscriber from another crate.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -23,22 +24,22 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::terminal::clean_lines;
 
-/// The journal's socket for messages with fields (systemd, "Native Journal Protocol").
+/// Socket of the journal for messages with fields (systemd, "Native Journal Protocol").
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// The socket of syslog(3).
+/// Socket of syslog(3).
 const SYSLOG: &str = "/dev/log";
 
-/// How long a system log may take to take a line.
+/// Longest time that a system log may take to accept a line.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// How an event is written to standard error.
+/// Format of an event on standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// For a person: `again: warning: TEXT`.
     Command,
     /// For a file: `PROGRAM: TEXT`.
     Service(&'static str),
-    /// For the journal, which takes the level off: `<4>PROGRAM: TEXT` (sd-daemon(3)).
+    /// For the journal, which strips the level: `<4>PROGRAM: TEXT` (sd-daemon(3)).
     Journal(&'static str),
 }
 
@@ -47,33 +48,33 @@ struct Log {
     form: Form,
     stderr: LevelFilter,
     system: LevelFilter,
-    /// The fields that this process's spans set, which go with every event.
+    /// Fields of this process's spans, which are added to every event.
     about: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// Where events go that no system log takes.
+/// Directory of the file for events that no system log accepts.
 static LAST_RESORT: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// The file for events that neither the journal nor syslog takes.
+/// Name of the file for events that neither the journal nor syslog accepts.
 const FILE: &str = "again.log";
-/// The size at which a new one is begun, in bytes. One older file is kept.
+/// Size in bytes above which a new file is begun. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
-/// The older file.
+/// Name of the older file.
 const OLDER: &str = "again.log.1";
 
-/// Names the directory of the file for events that neither the journal nor syslog takes.
-/// The first one stays.
+/// Sets the directory of the file for events that neither the journal nor syslog accepts. Only the
+/// first call has an effect.
 pub fn last_resort(directory: OwnedFd) {
     if let Ok(mut known) = LAST_RESORT.lock() {
         known.get_or_insert(directory);
     }
 }
 
-/// For a command: events to the system's log, and to standard error what are warnings
-/// or what `-v` and `AGAIN_LOG` ask for.
+/// Installs the log of a command: events go to the system's log, and warnings, or what `-v` and
+/// `AGAIN_LOG` ask for, to standard error.
 ///
 /// # Errors
-/// What is wrong with `AGAIN_LOG`.
+/// An invalid `AGAIN_LOG`.
 pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     let by_flag = match verbose {
         0 => LevelFilter::WARN,
@@ -90,8 +91,8 @@ pub fn of_command(verbose: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// For a process without a terminal: events to the system's log, or to the file where there is
-/// none.
+/// Installs the log of a process without a terminal: events go to the system's log, or to the file
+/// if there is none.
 pub fn of_waiter() {
     // The request has already reported a bad level.
     let wanted = wanted().ok().flatten();
@@ -99,7 +100,7 @@ pub fn of_waiter() {
     install(Form::Command, LevelFilter::OFF, system);
 }
 
-/// For a service of this name: events to standard error alone.
+/// Installs the log of a service of this name: events go to standard error only.
 pub fn of_service(program: &'static str) {
     let stream = std::env::var_os("JOURNAL_STREAM");
     let file = std::io::stderr().as_fd().try_clone_to_owned();
@@ -113,12 +114,13 @@ pub fn of_service(program: &'static str) {
     install(form(program), LevelFilter::INFO, LevelFilter::OFF);
 }
 
-/// Whether a file is the one that systemd says goes to the journal: its device and inode (systemd.exec(5), `$JOURNAL_STREAM`).
+/// Whether a file is the one that systemd connected to the journal, from its device and inode
+/// (systemd.exec(5), `$JOURNAL_STREAM`).
 fn is_journal(stream: Option<&OsStr>, device: u64, inode: u64) -> bool {
     stream.is_some_and(|stream| stream == format!("{device}:{inode}").as_str())
 }
 
-/// `AGAIN_LOG`: error, warn, info, debug, trace or off.
+/// Level in `AGAIN_LOG`: error, warn, info, debug, trace or off; `None` if it is not set.
 fn wanted() -> anyhow::Result<Option<LevelFilter>> {
     let Some(value) = std::env::var_os("AGAIN_LOG").filter(|value| !value.is_empty()) else {
         return Ok(None);
@@ -135,7 +137,7 @@ fn wanted() -> anyhow::Result<Option<LevelFilter>> {
 }
 
 fn install(form: Form, stderr: LevelFilter, system: LevelFilter) {
-    // Fails only if it was done before.
+    // Fails only if a subscriber is installed already.
     let _ = tracing::subscriber::set_global_default(Log {
         form,
         stderr,
@@ -144,7 +146,7 @@ fn install(form: Form, stderr: LevelFilter, system: LevelFilter) {
     });
 }
 
-/// An event's message and its fields.
+/// Message and fields of an event.
 #[derive(Debug, Default)]
 struct Text {
     message: String,
@@ -170,7 +172,7 @@ impl Text {
         }
     }
 
-    /// The message and its fields on one line.
+    /// Message and fields on one line.
     fn line(&self) -> String {
         let mut line = self.message.replace('\n', " ");
         for (name, value) in &self.fields {
@@ -179,8 +181,8 @@ impl Text {
         line
     }
 
-    /// The journal's form: upper-case names, values with their length where
-    /// they hold a line feed.
+    /// Datagram for the journal: upper-case names, and values with their length if they contain a
+    /// line feed.
     fn journal(&self, priority: u8) -> Vec<u8> {
         let mut datagram =
             format!("PRIORITY={priority}\nSYSLOG_IDENTIFIER=again\nSYSLOG_FACILITY=3\n")
@@ -205,7 +207,7 @@ impl Text {
     }
 }
 
-/// As the program's other messages name it, and its severity as syslog(3) counts it.
+/// Name of a level in the program's messages, and its severity in syslog(3).
 fn name(level: Level) -> (&'static str, u8) {
     match level {
         Level::ERROR => ("error", 3),
@@ -219,15 +221,15 @@ fn name(level: Level) -> (&'static str, u8) {
 fn send(socket: &str, datagram: &[u8]) -> bool {
     UnixDatagram::unbound()
         .and_then(|unbound| {
-            // A log that hangs must not hang who logs, perhaps with a record locked.
+            // A log that hangs must not block its caller, which may hold the lock of a record.
             unbound.set_write_timeout(Some(PATIENCE))?;
             unbound.send_to(datagram, socket)
         })
         .is_ok()
 }
 
-/// Appends a line to the file in this directory. Nothing is followed, waited for, or
-/// written to that has another name too, which would be somebody else's file.
+/// Appends a line to the file in this directory. Does not follow links, block, or write to a file
+/// with several names, which would be another user's file.
 fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -238,8 +240,8 @@ fn append(directory: &OwnedFd, line: &str) -> std::io::Result<()> {
     let open = || openat(directory, FILE, flags, Mode::from_raw_mode(0o600)).map(File::from);
     let mut file = open()?;
     let is_full = |file: &File| file.metadata().map(|meta| meta.len() > ROTATE_AT);
-    // Of two processes at the limit, one renames: the one that has locked the full file and
-    // still finds it there.
+    // If two processes reach the limit, one renames the file: the one that has locked the full file
+    // and still finds it under its name.
     if is_full(&file)? && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
         let newest = open()?;
         if is_full(&newest)? {
@@ -269,7 +271,7 @@ impl Form {
 }
 
 impl Subscriber for Log {
-    /// Not what the crates of others have to say.
+    /// Excludes events of other crates.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let is_ours = metadata.target().starts_with("again");
         is_ours && *metadata.level() <= self.stderr.max(self.system)
@@ -300,13 +302,14 @@ impl Subscriber for Log {
                 && let Ok(known) = LAST_RESORT.lock()
                 && let Some(directory) = known.as_ref()
             {
-                // The log that should hear of a failure is the one that failed.
+                // A failure is not logged, because this log itself has failed.
                 let _ = append(directory, &text.line());
             }
         }
     }
 
-    /// A process opens its spans for good, and a later one replaces what it says anew.
+    /// Stores the span's fields for the lifetime of the process; those of a later span replace
+    /// fields of the same name.
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut text = Text::default();
         attributes.record(&mut text);

@@ -1,6 +1,6 @@
-//! The machine that this program sees: the kernel's clocks, processes and signals, unless a test has replaced them for
-//! its thread. The model in `tests/faults` drives requests, verbs and waiters so, with a clock that is a number and
-//! processes that are entries in a table.
+//! Machine that this program runs on: the kernel's clocks, processes and signals, unless a test has
+//! replaced them for its thread. The model in `tests/faults` runs requests, verbs and waiters this
+//! way, with a clock that is a number and processes that are entries in a table.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -13,34 +13,35 @@ use rand::rngs::StdRng;
 
 use crate::model::{Identity, Moment};
 
-/// What stands in for the kernel.
+/// Replacement for the kernel.
 pub trait Machine {
-    /// Boot, place and both clocks.
+    /// Moment with boot, place and both clocks.
     fn moment(&self) -> Moment;
-    /// The pid of the process that acts.
+    /// Pid of the process that acts.
     fn own_pid(&self) -> i32;
-    /// The process with this pid.
+    /// Identity of the process with this pid.
     ///
     /// # Errors
-    /// `NotFound` where there is none.
+    /// `NotFound` if there is none.
     fn identify(&self, pid: i32) -> io::Result<Identity>;
-    /// Sends a signal.
+    /// Sends a signal to a process.
     ///
     /// # Errors
-    /// `NotFound` where there is no such process.
+    /// `NotFound` if there is no such process.
     fn signal(&self, who: Identity, signal: i32) -> io::Result<()>;
-    /// Starts a process that keeps these descriptors, and says through `ready` that it is there.
+    /// Starts a process that keeps these descriptors, and reports through `ready` that it has
+    /// started.
     ///
     /// # Errors
-    /// Why it cannot be started.
+    /// The reason why it cannot be started.
     fn start(&self, keep: &[&OwnedFd], ready: &OwnedFd) -> io::Result<Identity>;
-    /// The run that holds the agent's lock of a target, and whether it does the job of its rerun.
+    /// Run that holds the agent's lock of a target, and whether it does the job of its rerun.
     fn lock_holder(&self, target: &str) -> Option<(Identity, bool)>;
-    /// A moment at which the process that acts may end.
+    /// Called at a point at which the acting process may end.
     fn look(&self);
-    /// Takes a line that is printed.
+    /// Prints a line.
     fn print(&self, line: &str);
-    /// The seed of a random source.
+    /// Seed of a random source.
     fn seed(&self) -> u64;
 }
 
@@ -48,7 +49,7 @@ thread_local! {
     static REPLACEMENT: RefCell<Option<Rc<dyn Machine>>> = const { RefCell::new(None) };
 }
 
-/// The kernel is replaced in this thread until this is dropped.
+/// Guard: the kernel is replaced in this thread until it is dropped.
 #[derive(Debug)]
 pub struct Replaced(());
 
@@ -58,25 +59,25 @@ impl Drop for Replaced {
     }
 }
 
-/// Replaces the kernel in this thread. For tests alone.
+/// Replaces the kernel in this thread. For tests only.
 pub fn replace(machine: Rc<dyn Machine>) -> Replaced {
     REPLACEMENT.set(Some(machine));
     Replaced(())
 }
 
-/// What replaces the kernel, in a test.
+/// Replacement for the kernel in this thread; `None` outside tests.
 pub fn replacement() -> Option<Rc<dyn Machine>> {
     REPLACEMENT.with_borrow(Clone::clone)
 }
 
-/// A moment at which a test may end this process.
+/// Marks a point at which a test may end this process.
 pub fn look() {
     if let Some(machine) = replacement() {
         machine.look();
     }
 }
 
-/// A source of random numbers.
+/// Source of random numbers.
 pub fn random() -> StdRng {
     match replacement() {
         Some(machine) => StdRng::seed_from_u64(machine.seed()),

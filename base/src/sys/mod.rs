@@ -1,4 +1,4 @@
-//! The kernel, as both programs need it: one module per need.
+//! Access to the kernel for both programs: one module per purpose.
 
 pub mod attributes;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Pidfds: a handle on one process that no later process can inherit.
+//! Pidfds: handles on one process, which never refer to a later one.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,20 +14,21 @@ use super::machine::replacement;
 use super::process::{self, is_alive};
 use crate::model::Identity;
 
-/// A process to wait for or to signal, verified when the handle was made.
+/// Handle on a process to wait for or to signal, verified when it was opened.
 #[derive(Debug)]
 pub enum Handle {
-    /// The usual case: pidfd_open(2).
+    /// A pidfd, the usual case: pidfd_open(2).
     Pidfd(OwnedFd, Identity),
-    /// The kernel or a seccomp filter has no pidfd_open(2); the process is looked at in /proc.
+    /// No pidfd, because the kernel or a seccomp filter does not allow pidfd_open(2); the process
+    /// is checked in /proc.
     Looked(Identity),
 }
 
-/// Takes hold of exactly the process `who`.
+/// Opens a handle on exactly the process `who`.
 ///
 /// # Errors
-/// `NotFound` if it has ended, whatever runs under its pid now; `PermissionDenied` for
-/// one that /proc does not show us.
+/// `NotFound` if it has ended, even if its pid is in use again; `PermissionDenied` if /proc does
+/// not show it to us.
 pub fn open(who: Identity) -> io::Result<Handle> {
     if let Some(machine) = replacement() {
         let found = machine.identify(who.pid)?;
@@ -37,15 +38,15 @@ pub fn open(who: Identity) -> io::Result<Handle> {
     let pid = rustix::process::Pid::from_raw(who.pid).ok_or(io::ErrorKind::NotFound)?;
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => Handle::Pidfd(fd, who),
-        // A kernel before 5.3, or a filter in front of it.
+        // A kernel before 5.3, or a seccomp filter.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Handle::Looked(who),
         Err(e) => return Err(not_found(e.into())),
     };
-    // Read after the pidfd was opened: the process read is the one that the pidfd holds.
+    // /proc is read after the pidfd was opened, so that both refer to the same process.
     match process::identify(who.pid) {
         Ok(now) if now == who => Ok(handle),
         Ok(_) => Err(io::ErrorKind::NotFound.into()),
-        // Hidden from us (proc(5), hidepid), so that it cannot be told from another process.
+        // Hidden from us (proc(5), hidepid), so that its identity cannot be verified.
         Err(e) if e.kind() == io::ErrorKind::NotFound && !handle.wait(Duration::ZERO) => {
             Err(io::Error::from_raw_os_error(libc::EPERM))
         }
@@ -53,8 +54,8 @@ pub fn open(who: Identity) -> io::Result<Handle> {
     }
 }
 
-/// [`open`] for a process whose end is all that matters: none if it has ended. Where
-/// it cannot be taken hold of, for want of descriptors, it is looked at.
+/// Handle on a process whose end is awaited; `None` if it has ended. If [`open`] fails otherwise,
+/// for want of descriptors for example, the process is checked in /proc.
 pub fn hold(who: Identity) -> Option<Handle> {
     match open(who) {
         Ok(handle) => Some(handle),
@@ -64,14 +65,14 @@ pub fn hold(who: Identity) -> Option<Handle> {
 }
 
 impl Handle {
-    /// The process it was opened for.
+    /// Process for which the handle was opened.
     pub fn identity(&self) -> Identity {
         match self {
             Handle::Pidfd(_, who) | Handle::Looked(who) => *who,
         }
     }
 
-    /// The pidfd, if there is one.
+    /// Pidfd of the handle, if it has one.
     pub fn pidfd(&self) -> Option<&OwnedFd> {
         match self {
             Handle::Pidfd(fd, _) => Some(fd),
@@ -124,7 +125,7 @@ impl Handle {
     }
 }
 
-/// The error for a process that does not exist, like that for a file.
+/// Error for a process that does not exist, with the same kind as for a missing file.
 fn not_found(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ESRCH) => io::ErrorKind::NotFound.into(),
@@ -132,11 +133,10 @@ fn not_found(error: io::Error) -> io::Error {
     }
 }
 
-/// Waits until there is something to read, or the end of it: poll(2). False if the time
-/// is over first.
+/// Waits until a descriptor has data or is at its end: poll(2). False if the deadline passes first.
 ///
 /// # Errors
-/// Those of poll(2).
+/// The errors of poll(2).
 pub fn is_readable_by(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -149,16 +149,16 @@ pub fn is_readable_by(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool>
     }
 }
 
-/// Takes a descriptor that was left open for us across exec(2), and makes it
-/// close at the next one.
+/// Adopts a descriptor that was left open for us across exec(2), and marks it to be closed at the
+/// next one.
 ///
 /// # Errors
-/// `InvalidInput` for a number below 3; those of fcntl(2) if it is not open.
+/// `InvalidInput` for a number below 3; the errors of fcntl(2) if it is not open.
 pub fn inherit(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: only looked at here, which fails if it is not open.
+    // SAFETY: only borrowed for fcntl(2), which fails if it is not open.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     // SAFETY: it is open, was passed to this process for this purpose, and is taken once.

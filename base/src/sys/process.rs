@@ -1,5 +1,5 @@
-//! Processes as /proc shows them. A process is a pid and its start time, never
-//! a pid alone: pids are used again, the pair is not (within one boot).
+//! Processes in /proc. A process is identified by a pid and its start time, never by a pid alone:
+//! pids are reused, the pair is unique within one boot.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use super::machine::replacement;
 use crate::model::Identity;
 
-/// The fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
+/// Fields of /proc/PID/stat that are used here (proc_pid_stat(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// The name between the parentheses, which may itself hold parentheses.
+    /// Name between the parentheses, which may itself contain parentheses.
     pub comm: Vec<u8>,
-    /// One letter; `Z` is a thread that has ended: the process has too if it was the last.
+    /// State, one letter. `Z`: the thread has ended, and the process too if it was the last.
     pub state: u8,
-    /// Parent's pid.
+    /// Pid of the parent.
     pub ppid: i32,
     /// Process group.
     pub pgrp: i32,
@@ -27,22 +27,22 @@ pub struct Stat {
     pub tty: i32,
     /// Nice level.
     pub nice: i32,
-    /// How many threads there are, with the first one until the last has ended.
+    /// Number of threads, which includes the first one until the last has ended.
     pub threads: i32,
     /// Start time in clock ticks after boot.
     pub start: u64,
 }
 
-/// The lines of /proc/PID/status that are used here (proc_pid_status(5)).
+/// Lines of /proc/PID/status that are used here (proc_pid_status(5)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Effective user id.
     pub euid: u32,
-    /// File mode creation mask, where the kernel shows it (Linux 4.7).
+    /// File mode creation mask, if the kernel shows it (since Linux 4.7).
     pub umask: Option<u32>,
 }
 
-/// Parses /proc/PID/stat. `None` for anything that is not one.
+/// Parses /proc/PID/stat; `None` if the text is invalid.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let open = text.iter().position(|&b| b == b'(')?;
     let close = text.iter().rposition(|&b| b == b')')?;
@@ -63,14 +63,14 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Parses /proc/PID/status. `None` without a `Uid:` line.
+/// Parses /proc/PID/status; `None` without a `Uid:` line.
 pub fn parse_status(text: &str) -> Option<Status> {
     let mut umask = None;
     for line in text.split('\n') {
         if let Some(rest) = line.strip_prefix("Umask:") {
             umask = u32::from_str_radix(rest.trim(), 8).ok();
         } else if let Some(rest) = line.strip_prefix("Uid:") {
-            // The kernel writes the mask before it; what follows is most of the file.
+            // The kernel writes the umask before it; most of the file follows.
             let euid = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
             return Some(Status { euid, umask });
         }
@@ -78,13 +78,13 @@ pub fn parse_status(text: &str) -> Option<Status> {
     None
 }
 
-/// Text from the kernel; names in it may be any bytes.
+/// Text from kernel bytes, with invalid UTF-8 replaced; names in it may be any bytes.
 pub fn lossy(text: Vec<u8>) -> String {
-    // The usual case has a short cut: nothing is copied, and ASCII is quickly checked.
+    // Valid UTF-8, the usual case, is not copied, and ASCII is validated quickly.
     String::from_utf8(text).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-/// Splits a NUL-separated block (cmdline, environ), empty elements kept.
+/// Splits a NUL-separated block (cmdline, environ); empty elements are kept.
 pub fn split_block(block: &[u8]) -> Vec<Vec<u8>> {
     if block.is_empty() {
         return Vec::new();
@@ -97,19 +97,19 @@ fn path(pid: i32, name: &str) -> String {
     format!("/proc/{pid}/{name}")
 }
 
-/// The largest file of /proc that is read: a process may have arguments and environment of 6 MB,
-/// and a machine many mounts and locks.
+/// Largest file of /proc that is read, in bytes: a process may have arguments and environment of 6
+/// MB, and a machine many mounts and locks.
 const LARGEST: u64 = 32 << 20;
 
-/// Reads a file of /proc whole. These files claim to be empty, and a reader that
-/// believes it begins with a few bytes at a time.
+/// Reads a whole file of /proc. These files have size 0 in stat(2), from which a reader would start
+/// with a buffer of a few bytes.
 ///
 /// # Errors
-/// Errors of open(2) and read(2), and a file of more than 32 MB.
+/// The errors of open(2) and read(2), and a file of more than 32 MB.
 pub fn read_whole(path: &str) -> io::Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::with_capacity(4096);
-    // Through `take`, it does not ask for the size first.
+    // `take` keeps `read_to_end` from querying the size first.
     std::fs::File::open(path)?
         .take(LARGEST + 1)
         .read_to_end(&mut text)?;
@@ -123,7 +123,7 @@ pub fn read_whole(path: &str) -> io::Result<Vec<u8>> {
 /// Reads and parses /proc/PID/stat.
 ///
 /// # Errors
-/// Those of open(2) and read(2); `NotFound` when there is no such process.
+/// The errors of open(2) and read(2); `NotFound` if there is no such process.
 pub fn stat(pid: i32) -> io::Result<Stat> {
     let text = read_whole(&path(pid, "stat"))?;
     parse_stat(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
@@ -138,7 +138,7 @@ pub fn status(pid: i32) -> io::Result<Status> {
     parse_status(&lossy(text)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// The raw command line block.
+/// Raw block of the command line.
 ///
 /// # Errors
 /// As for [`stat`].
@@ -146,7 +146,7 @@ pub fn cmdline(pid: i32) -> io::Result<Vec<u8>> {
     read_whole(&path(pid, "cmdline"))
 }
 
-/// The raw block of the environment the process was started with.
+/// Raw block of the environment that the process was started with.
 ///
 /// # Errors
 /// `PermissionDenied` for another user's process; otherwise as for [`stat`].
@@ -154,7 +154,7 @@ pub fn environ(pid: i32) -> io::Result<Vec<u8>> {
     read_whole(&path(pid, "environ"))
 }
 
-/// The executable, ` (deleted)` at the end where it was replaced.
+/// Path of the executable, with ` (deleted)` at the end if it was replaced.
 ///
 /// # Errors
 /// As for [`environ`].
@@ -162,7 +162,7 @@ pub fn exe(pid: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, "exe"))
 }
 
-/// The working directory.
+/// Working directory of the process.
 ///
 /// # Errors
 /// As for [`environ`].
@@ -170,7 +170,7 @@ pub fn cwd(pid: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, "cwd"))
 }
 
-/// The inode of the machine's own pid namespace: PROC_PID_INIT_INO of linux/proc_ns.h.
+/// Inode of the machine's own pid namespace: PROC_PID_INIT_INO of linux/proc_ns.h.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// Whether a process is in a pid namespace other than the machine's own, as in a container.
@@ -179,7 +179,7 @@ pub fn is_in_pid_namespace(pid: i32) -> bool {
     space.is_ok_and(|space| space.ino() != FIRST_PID_NAMESPACE)
 }
 
-/// What a descriptor of the process refers to, as proc_pid_fd(5) words it.
+/// Target of a descriptor of the process, in the form of proc_pid_fd(5).
 ///
 /// # Errors
 /// As for [`environ`].
@@ -187,11 +187,11 @@ pub fn descriptor(pid: i32, fd: i32) -> io::Result<PathBuf> {
     std::fs::read_link(path(pid, &format!("fd/{fd}")))
 }
 
-/// The identity of the process with this pid at this moment; a zombie has none. What has other threads than the one that ended
-/// is none: they may still write, and hold locks.
+/// Current identity of the process with this pid. A zombie has none, unless other threads than the
+/// one that ended are left: they may still write, and hold locks.
 ///
 /// # Errors
-/// `NotFound` when there is none; otherwise as for [`stat`].
+/// `NotFound` if there is none; otherwise as for [`stat`].
 pub fn identify(pid: i32) -> io::Result<Identity> {
     if let Some(machine) = replacement() {
         return machine.identify(pid);
@@ -206,16 +206,16 @@ pub fn identify(pid: i32) -> io::Result<Identity> {
     })
 }
 
-/// Our own identity.
+/// Identity of this process.
 ///
 /// # Errors
-/// As for [`stat`]: only where /proc is not mounted.
+/// As for [`stat`], only if /proc is not mounted.
 pub fn own_identity() -> io::Result<Identity> {
     let own = || i32::try_from(std::process::id()).unwrap_or(i32::MAX);
     identify(replacement().map_or_else(own, |machine| machine.own_pid()))
 }
 
-/// The pids of all processes that can be seen.
+/// Pids of all visible processes.
 pub fn all_pids() -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -223,7 +223,7 @@ pub fn all_pids() -> Vec<i32> {
         .collect()
 }
 
-/// The processes below `pid`, all generations, each with its process group.
+/// All descendants of `pid`, each with its process group.
 pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
     let all: Vec<(i32, Stat)> = all_pids()
         .into_iter()
@@ -246,16 +246,16 @@ pub fn descendants(pid: i32) -> Vec<(Identity, i32)> {
     found
 }
 
-/// Whether this very process still runs. Where that cannot be seen, for want of a
-/// descriptor for example, it counts as running.
+/// Whether this very process still runs. If that cannot be determined, for want of a descriptor for
+/// example, it counts as running.
 pub fn is_alive(who: Identity) -> bool {
     match identify(who.pid) {
         Ok(now) => now == who,
         Err(e) if e.kind() != io::ErrorKind::NotFound && e.raw_os_error() != Some(libc::ESRCH) => {
             true
         }
-        // Where /proc is mounted with hidepid, another user's process is not shown,
-        // but there is one if a signal to it is not permitted.
+        // If /proc is mounted with hidepid, another user's process is not shown, but it exists if a
+        // signal to it is not permitted.
         Err(_) => {
             let pid = nix::unistd::Pid::from_raw(who.pid);
             nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::EPERM)
@@ -263,12 +263,12 @@ pub fn is_alive(who: Identity) -> bool {
     }
 }
 
-/// The last component of a path.
+/// Last component of a path.
 pub fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|&b| b == b'/').next().unwrap_or_default()
 }
 
-/// Turns bytes from the kernel into what `Command` and paths take.
+/// `OsString` from bytes of the kernel, for `Command` and paths.
 pub fn os(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.to_vec())
 }

@@ -1,5 +1,5 @@
-//! Becoming another program: a waiter outside the run's session, a run in the
-//! foreground, a rerun. All share one exec(3), and one way to tell that it failed.
+//! Fork and exec: a waiter outside the run's session, a run in the foreground, a rerun. All share
+//! one exec(3), and one way to report its failure.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -23,38 +23,39 @@ use super::machine::replacement;
 use super::process;
 use crate::model::Identity;
 
-/// The byte before the errno of an exec that failed (ASCII's NAK).
+/// Byte before the errno of a failed exec (ASCII's NAK).
 const FAILED: u8 = 0x15;
 
-/// A program to become.
+/// Program to execute.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// Candidates for the program's path, tried in turn.
+    /// Candidate paths of the program, tried in turn.
     pub programs: Vec<PathBuf>,
-    /// The command line, the first element included.
+    /// Command line, including the first element.
     pub arguments: Vec<OsString>,
-    /// The whole environment, one `NAME=VALUE` each.
+    /// Whole environment, one `NAME=VALUE` each.
     pub environment: Vec<OsString>,
 }
 
-/// What to start in a session of its own.
+/// Process to start in a session of its own.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// The program.
+    /// Program to execute.
     pub image: Image,
-    /// Descriptors it keeps under the same numbers. All others above 2 are closed.
+    /// Descriptors that stay open under the same numbers. All others above 2 are closed.
     pub keep: &'a [&'a OwnedFd],
-    /// The signal state it is to start with.
+    /// Signal state at its start.
     pub signals: SignalState,
-    /// Its standard error is the ready pipe, so that its complaints are seen.
+    /// Whether its standard error is the ready pipe, so that its error messages are seen.
     pub errors_to_ready: bool,
 }
 
-/// Starts `plan` by fork(2), setsid(2) and exec(3), with /dev/null on 0, 1 and 2.
-/// Returns who it is, which no exec(3) changes. Call while single-threaded.
+/// Starts `plan` with fork(2), setsid(2) and exec(3), with /dev/null on 0, 1 and 2. Returns its
+/// identity, which exec(3) does not change. Call while single-threaded.
 ///
 /// # Errors
-/// Those of fork(2) and of building the arguments. A failed exec shows in the ready pipe: [`failed_exec`].
+/// The errors of fork(2) and of building the arguments. A failed exec is reported in the ready
+/// pipe: [`failed_exec`].
 pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
     if let Some(machine) = replacement() {
         return machine.start(plan.keep, ready);
@@ -75,19 +76,19 @@ pub fn start(plan: &Plan<'_>, ready: &OwnedFd) -> io::Result<Identity> {
     })
 }
 
-/// Starts a child that is killed when this process ends, whatever ends it: prctl(2),
-/// PR_SET_PDEATHSIG, which an exec(3) keeps. What it says goes into the pipe. Call while
-/// single-threaded.
+/// Starts a child that is killed when this process ends for any reason: prctl(2), PR_SET_PDEATHSIG,
+/// which survives exec(3). Its output goes into the pipe. Call while single-threaded.
 ///
 /// # Errors
-/// Those of fork(2) and of building the arguments. A failed exec shows in the pipe: [`failed_exec`].
+/// The errors of fork(2) and of building the arguments. A failed exec is reported in the pipe:
+/// [`failed_exec`].
 pub fn start_below(image: &Image, output: &OwnedFd) -> io::Result<Identity> {
     let image = Exec::new(image)?;
     let (null, parent) = (null()?, getpid());
     close_all_on_exec();
     fork_exec(&image, SignalState::default(), output, || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // It may have ended before that.
+        // The parent may have ended before that.
         if getppid() != parent {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -101,9 +102,9 @@ pub fn start_below(image: &Image, output: &OwnedFd) -> io::Result<Identity> {
 /// keeps one descriptor under the same number. Call while single-threaded.
 ///
 /// # Errors
-/// Errors of fork(2), and a NUL byte in the arguments. A failed exec is not reported.
+/// The errors of fork(2), and a NUL byte in the arguments. A failed exec is not reported.
 pub fn start_detached(image: &Image, keep: &OwnedFd) -> io::Result<()> {
-    // Nothing in a test waits for such a process.
+    // No test waits for such a process.
     if replacement().is_some() {
         return Ok(());
     }
@@ -133,7 +134,7 @@ pub fn start_detached(image: &Image, keep: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// An [`Image`] as exec(3) takes it.
+/// [`Image`] with C strings for exec(3).
 pub struct Exec {
     programs: Vec<CString>,
     arguments: Vec<CString>,
@@ -159,8 +160,8 @@ impl Exec {
         })
     }
 
-    /// Tries the candidates in turn. Returns only on failure: that of the candidate that
-    /// got furthest, which is any error but "no such file", and which one it was.
+    /// Tries the candidates in turn. Returns only on failure: the first candidate that failed with
+    /// another error than "no such file", and that error; `None` and ENOENT if there is none.
     fn exec(&self) -> (Option<&CStr>, Errno) {
         let mut worst = (None, Errno::ENOENT);
         for program in &self.programs {
@@ -173,8 +174,8 @@ impl Exec {
     }
 }
 
-/// Forks a child that makes itself ready, takes the signal state and becomes `image`.
-/// What fails of that goes to `report`, for [`failed_exec`] to read.
+/// Forks a child that calls `get_ready`, sets the signal state and becomes `image`. Failures are
+/// written to `report`, for [`failed_exec`].
 pub fn fork_exec(
     image: &Exec,
     signals: SignalState,
@@ -197,7 +198,7 @@ pub fn fork_exec(
             // SAFETY: an integer; it runs none of the parent's handlers.
             unsafe { libc::_exit(127) }
         }
-        // Not yet reaped, so it is there even if it has ended already.
+        // Not yet reaped, so that /proc shows it even if it has ended already.
         ForkResult::Parent { child } => process::stat(child.as_raw()).map(|stat| Identity {
             pid: child.as_raw(),
             start: stat.start,
@@ -205,15 +206,15 @@ pub fn fork_exec(
     }
 }
 
-/// A pipe, both ends closed on exec.
+/// Pipe with both ends closed on exec.
 ///
 /// # Errors
-/// Those of pipe2(2).
+/// The errors of pipe2(2).
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
 }
 
-/// The error of an exec that failed, if that is what these bytes of the ready pipe say.
+/// Error of a failed exec, if these bytes of the ready pipe report one.
 pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
     match text {
         [.., FAILED, a, b, c, d] => Some(io::Error::from_raw_os_error(i32::from_ne_bytes([
@@ -223,27 +224,27 @@ pub fn failed_exec(text: &[u8]) -> Option<io::Error> {
     }
 }
 
-/// Kills and reaps a child of ours. Until it is reaped, no other process can have its pid.
+/// Kills and reaps a child of ours. Its pid is not reused before it is reaped.
 pub fn end_child(pid: i32) {
     let pid = nix::unistd::Pid::from_raw(pid);
     let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     let _ = nix::sys::wait::waitpid(pid, None);
 }
 
-/// Our own program, also when it was replaced or removed since we started.
+/// Path of our own program, even if it was replaced or removed since we started.
 pub fn own_program() -> PathBuf {
     match std::env::current_exe() {
-        // For a program that was removed, the kernel shows a name that does not exist.
+        // For a removed program, the kernel shows a name that does not exist.
         Ok(path) if path.exists() => path,
-        // Opening this gives the file that we run, whatever its name is now.
+        // Opening this path gives the file that we run, whatever its name is now.
         _ => PathBuf::from(format!("/proc/{}/exe", std::process::id())),
     }
 }
 
-/// Anonymous memory that passes a block of bytes across exec, sealed.
+/// Sealed anonymous memory that passes a block of bytes across exec.
 ///
 /// # Errors
-/// Those of memfd_create(2) and write(2).
+/// The errors of memfd_create(2) and write(2).
 pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
@@ -259,15 +260,15 @@ pub fn memory_file(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd>
 /// Reason why exec did not happen.
 #[derive(Debug)]
 pub enum ExecFailure {
-    /// The call before exec failed.
+    /// The last call before exec failed.
     BeforeExec(io::Error),
-    /// Exec failed: for this program, with the error of the candidate that got furthest, which is anything
-    /// rather than "no such file".
+    /// Exec failed: the program, and the error of the first candidate that failed with another
+    /// error than "no such file".
     Failed(PathBuf, io::Error),
 }
 
-/// Replaces this process by `image`. Every descriptor above 2 is closed but for `keep`. `last` is the last
-/// call before exec, and nothing is executed if it fails.
+/// Replaces this process with `image`. Every descriptor above 2 except `keep` is closed. `last` is
+/// the last call before exec, and nothing is executed if it fails.
 ///
 /// Returns only on failure.
 pub fn become_image(
@@ -277,7 +278,8 @@ pub fn become_image(
 ) -> ExecFailure {
     close_all_on_exec();
     let _ = fcntl(keep, FcntlArg::F_SETFD(FdFlag::empty()));
-    // What is nowhere is named as it was called, not as the last place it is not at.
+    // A program that was not found is named as it was called, not with the last path that was
+    // tried.
     let called = || PathBuf::from(image.arguments.first().cloned().unwrap_or_default());
     match Exec::new(image) {
         Err(e) => ExecFailure::Failed(called(), e),
@@ -292,7 +294,7 @@ pub fn become_image(
     }
 }
 
-/// Marks every descriptor above 2 to be closed on exec, inherited ones too.
+/// Marks every descriptor above 2 to be closed on exec, including inherited ones.
 pub fn close_all_on_exec() {
     // SAFETY: integers only. CLOSE_RANGE_CLOEXEC exists since Linux 5.11.
     let done = unsafe {
@@ -312,7 +314,7 @@ pub fn close_all_on_exec() {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&fd| fd > 2)
     {
-        // SAFETY: only looked at here, which fails if it is not open.
+        // SAFETY: only borrowed for fcntl(2), which fails if it is not open.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let _ = fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     }
@@ -322,17 +324,17 @@ fn null() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/null")
 }
 
-/// Puts /dev/null on 0, 1 and 2.
+/// Connects /dev/null to 0, 1 and 2.
 pub fn silence_standard_descriptors() {
     if let Ok(null) = null() {
         let _ = set_standard_descriptors(&null, Some(&null));
     }
 }
 
-/// Puts `input` on 0 and `output` on 1 and 2; without an output they stay as they are.
+/// Connects `input` to 0 and `output` to 1 and 2; without an output, 1 and 2 stay unchanged.
 ///
 /// # Errors
-/// Those of dup2(2).
+/// The errors of dup2(2).
 pub fn set_standard_descriptors(input: &File, output: Option<&File>) -> io::Result<()> {
     dup2_stdin(input)?;
     if let Some(output) = output {

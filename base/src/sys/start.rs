@@ -1,5 +1,5 @@
-//! What has to happen before anything else does: the arguments as the kernel
-//! handed them over, and three open standard descriptors.
+//! First steps of a program: the arguments as the kernel passed them, and three open standard
+//! descriptors.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, OsString, c_char, c_int};
@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStringExt;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-/// The command line as owned strings, empty elements kept.
+/// Command line as owned strings; empty elements are kept.
 ///
 /// # Safety
-/// `argc` and `argv` must be what the C runtime passed to `main`.
+/// `argc` and `argv` must be those that the C runtime passed to `main`.
 pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
     (0..usize::try_from(argc).unwrap_or(0))
         .map(|index| {
@@ -23,10 +23,10 @@ pub unsafe fn arguments(argc: c_int, argv: *const *const c_char) -> Vec<OsString
         .collect()
 }
 
-/// Opens /dev/null on each of 0, 1 and 2 that is closed, so that no file of
-/// ours lands there and is written to as if it were an output.
+/// Opens /dev/null on each of 0, 1 and 2 that is closed, so that no file of ours gets such a number
+/// and is written to as an output.
 pub fn fill_standard_descriptors() {
-    // The kernel gives the lowest number that is free. Not closed on exec.
+    // The kernel assigns the lowest free number. Not closed on exec.
     while let Ok(null) = open("/dev/null", OFlag::O_RDWR, Mode::empty()) {
         if null.as_raw_fd() > 2 {
             return;
@@ -35,12 +35,12 @@ pub fn fill_standard_descriptors() {
     }
 }
 
-/// Whether this program was given privilege by its file: getauxval(3), AT_SECURE.
+/// Whether this program gained privileges from its file: getauxval(3), AT_SECURE.
 pub fn is_raised() -> bool {
     auxiliary(libc::AT_SECURE) != 0
 }
 
-/// What the kernel put beside our arguments: getauxval(3). 0 for what it did not.
+/// Value of the kernel's auxiliary vector: getauxval(3). 0 if it is missing.
 pub fn auxiliary(kind: libc::c_ulong) -> usize {
     // SAFETY: an integer; it reads memory that stays as it is.
     let value = unsafe { libc::getauxval(kind) };

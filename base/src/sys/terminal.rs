@@ -1,4 +1,4 @@
-//! The terminal that our standard descriptors are connected to.
+//! Terminal that our standard descriptors are connected to.
 
 use std::io::{self, IsTerminal, Write, stdout};
 use std::ops::RangeInclusive;
@@ -10,10 +10,10 @@ use rustix::termios::{
     LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr,
 };
 
-/// The width of the terminal that standard output is, if it is one.
+/// Width of the terminal on standard output; `None` if that is not a terminal.
 pub fn columns() -> Option<usize> {
     let out = std::io::stdout();
-    // A terminal that does not know its width counts as an ordinary one.
+    // A terminal of unknown width counts as one with 80 columns.
     let size = || rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
     let columns = out.is_terminal().then(size);
     columns.map(|columns| if columns > 0 { columns } else { 80 })
@@ -24,12 +24,13 @@ pub fn is_in_foreground() -> bool {
     nix::unistd::tcgetpgrp(std::io::stderr()) == Ok(nix::unistd::getpgrp())
 }
 
-/// The terminal on standard output, to be written to as a viewer likes. It is as it was before when this is gone.
+/// Terminal on standard output that a viewer draws on. Its settings are restored when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Terminal(Option<Termios>);
 
 impl Terminal {
-    /// That of this process, if it has one that can be drawn on, in whose foreground it is.
+    /// Terminal of this process; `None` if it cannot be drawn on or we are not in its foreground.
     pub fn new() -> Option<Terminal> {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let is_ours = tcgetpgrp(stdout()).is_ok_and(|group| group == getpgrp());
@@ -42,7 +43,7 @@ impl Terminal {
         Some(terminal)
     }
 
-    /// What is typed is not shown: it would move what is drawn.
+    /// Turns echo off: typed characters would move the drawn lines.
     pub fn is_quiet(&self) {
         if let Some(before) = self.before() {
             let mut quiet = before.clone();
@@ -51,16 +52,16 @@ impl Terminal {
         }
     }
 
-    /// How it was, if it may be set.
+    /// Saved settings, if we may restore them now.
     fn before(&self) -> Option<&Termios> {
         self.0.as_ref().filter(|_| !is_anothers())
     }
 
-    /// How many lines and columns it has.
+    /// Number of lines and columns.
     pub fn size(&self) -> [usize; 2] {
         let size = tcgetwinsize(stdout()).map(|size| [size.ws_row, size.ws_col]);
         let [rows, columns] = size.unwrap_or_default().map(usize::from);
-        // One that does not know its size counts as an ordinary one.
+        // An unknown size counts as 24 lines and 80 columns.
         [(rows, 24), (columns, 80)].map(|(is, usual)| if is > 0 { is } else { usual })
     }
 }
@@ -68,28 +69,30 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         if let Some(before) = self.before() {
-            // What was typed meanwhile is for nobody.
+            // Discards characters that were typed meanwhile.
             let _ = tcsetattr(stdout(), OptionalActions::Flush, before);
         }
     }
 }
 
-/// Whether another job has the terminal. Who sets it nevertheless is stopped, even on its way to its end.
+/// Whether another job is in the foreground of the terminal. A background process that changes
+/// settings is stopped by a signal, even while it exits.
 pub fn is_anothers() -> bool {
     tcgetpgrp(stdout()).is_ok_and(|group| group != getpgrp())
 }
 
-/// Writes all of it at the same time.
+/// Writes a whole text to standard output and flushes it.
 ///
 /// # Errors
-/// Those of write(2).
+/// The errors of write(2).
 pub fn write(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Whether somebody reads what we write; a pipe says it also while nothing is written.
+/// Whether standard output has a reader; for a pipe, poll(2) reports it even while nothing is
+/// written.
 pub fn is_read() -> bool {
     let out = stdout();
     let mut polled = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -98,7 +101,7 @@ pub fn is_read() -> bool {
     !is_polled || !revents.contains(PollFlags::POLLERR)
 }
 
-/// Characters that show nothing, beyond those that `escape_debug` knows: joiners, fillers and variation
+/// Invisible characters that `escape_debug` does not escape: joiners, fillers and variation
 /// selectors.
 const HIDDEN: [RangeInclusive<char>; 9] = [
     '\u{34f}'..='\u{34f}',
@@ -112,12 +115,12 @@ const HIDDEN: [RangeInclusive<char>; 9] = [
     '\u{e0100}'..='\u{e01ef}',
 ];
 
-/// Text on one line, with control, bidirectional and invisible characters as escapes such as
-/// `\u{202e}`. A tab becomes a space.
+/// Text on one line, with control, bidirectional and invisible characters escaped as in `\u{202e}`.
+/// A tab becomes a space.
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        // Behind a letter an accent is not escaped, as it is at the beginning of a text.
+        // `escape_debug` escapes an accent at the beginning of a text, but not after a letter.
         let is_shown = || format!("x{c}").escape_debug().nth(2).is_none();
         match c {
             ' '..='~' => out.push(c),
@@ -130,7 +133,7 @@ pub fn clean(text: &str) -> String {
     out
 }
 
-/// [`clean`] for each line of a text.
+/// Text with [`clean`] applied to each line.
 pub fn clean_lines(text: &str) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n")
 }

@@ -1,23 +1,23 @@
-//! Whether a user other than us and root could replace what a path leads to.
+//! Check whether a user other than us and root could replace the file at the end of a path.
 
 use super::user;
 
-/// The owner that files seem to have in a user namespace that does not know their user.
+/// Owner that files of an unmapped user seem to have in a user namespace.
 const OVERFLOW: u32 = 65534;
 
-/// The owner, group and mode of a file, as stat(2) tells them.
+/// Owner, group and mode of a file from stat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
-    /// The owner's id.
+    /// Id of the owner.
     pub uid: u32,
-    /// The group's id.
+    /// Id of the group.
     pub gid: u32,
-    /// The mode, with or without the file's type.
+    /// Mode, with or without the file's type.
     pub mode: u32,
 }
 
 impl Owned {
-    /// Whether nobody but the owner, or the owner of the directory, can rename what is in it.
+    /// Whether only the owner of an entry, or of the directory, can rename the entry.
     pub fn is_sticky(self) -> bool {
         self.mode & 0o1000 != 0
     }
@@ -28,14 +28,14 @@ pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == user::effective() || (uid == OVERFLOW && user::is_in_namespace())
 }
 
-/// The reason why a user other than us and root could replace an entry of this directory, if one could.
+/// Reason why a user other than us and root could replace an entry of this directory, if one could.
 /// With `allows_group`, a group may write to it.
 pub fn replaceable_by_others(directory: Owned, allows_group: bool) -> Option<String> {
     let Owned { uid, gid, mode } = directory;
     if !is_trusted(uid) {
         return Some(format!("belongs to {}", user::name(uid)));
     }
-    // In a sticky directory nobody can rename what is ours.
+    // In a sticky directory nobody else can rename our files.
     if directory.is_sticky() {
         return None;
     }
@@ -51,7 +51,7 @@ pub fn replaceable_by_others(directory: Owned, allows_group: bool) -> Option<Str
     })
 }
 
-/// Whether nobody but us and root is in a group, as far as the group database tells.
+/// Whether a group has no members but us and root, as far as the group database shows.
 fn is_ours_alone(gid: u32) -> bool {
     gid == 0 || user::is_private_group(gid) || (gid == OVERFLOW && user::is_in_namespace())
 }

@@ -1,5 +1,6 @@
-//! What a command waits for that a person looks at, until a signal ends it. Its handlers are signal-hook's: a viewer becomes no
-//! other program, and who sent a signal does not matter.
+//! Events that a viewer, a command with live output, waits for until a signal ends it. The handlers
+//! are those of signal-hook: a viewer does not execute another program, and does not need the
+//! sender of a signal.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -20,36 +21,37 @@ use super::attributes::SignalState;
 use super::pidfd::Handle;
 use super::process::is_alive;
 
-/// The signals that ask to end.
+/// Signals that end a viewer.
 const ENDING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
-/// How often a process is looked at where there is no pidfd_open(2).
+/// Interval at which a process is checked if there is no pidfd_open(2).
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Why a viewer no longer waits.
+/// Event that ends the wait of a viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// This signal asks to end.
+    /// A signal that ends the viewer.
     Signal(i32),
-    /// The terminal has another size, or was another job's meanwhile.
+    /// The terminal has another size, or the viewer continues after it was stopped.
     Redraw,
     /// The process has ended.
     Ended,
     /// The file has grown.
     Grown,
-    /// The time is over.
+    /// The time limit has passed.
     Time,
 }
 
-/// The signals of a viewer.
+/// Signals that a viewer catches.
 #[derive(Debug)]
 pub struct Viewer(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Viewer {
-    /// Catches the signals of [`News`] from here on, but not what we were told to ignore, as by nohup(1).
+    /// Catches the signals of [`News`] from here on, except those that are inherited as ignored, as
+    /// from nohup(1).
     ///
     /// # Errors
-    /// Those of socketpair(2) and sigaction(2).
+    /// The errors of socketpair(2) and sigaction(2).
     pub fn new(inherited: SignalState) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
         let all = ENDING.into_iter().chain([SIGWINCH, SIGCONT]);
@@ -58,11 +60,11 @@ impl Viewer {
         Ok(Viewer(signals))
     }
 
-    /// Waits for a signal, the end of the process, what is added to the file, or the end of the time: whichever is first, and in this
-    /// order.
+    /// Waits for a signal, the end of the process, growth of the file, or the time limit: for the
+    /// first of them, checked in this order.
     ///
     /// # Errors
-    /// Those of poll(2).
+    /// The errors of poll(2).
     pub fn wait(
         &mut self,
         process: Option<&Handle>,
@@ -105,7 +107,7 @@ impl Viewer {
             let found = found.find(|(fd, _)| fd.any() == Some(true));
             match found {
                 Some((_, Some(News::Grown))) => {
-                    // Taken off the queue; what was added is read by the caller.
+                    // Empties inotify's queue; the caller reads the new content.
                     file.map(|file| file.0.read_events());
                     return Ok(News::Grown);
                 }
@@ -117,8 +119,8 @@ impl Viewer {
     }
 }
 
-/// Ends this process by a signal, as if it had never been caught: a shell sees 128 and its number. By such an exit status where we are
-/// process 1 of a container, whom the kernel lets live.
+/// Ends this process with a signal, as if it had not been caught: a shell sees 128 plus its number.
+/// Process 1 of a container, which the kernel does not let a signal end, exits with that status.
 pub fn end_by(signal: i32) -> ! {
     if std::process::id() != 1 {
         let _ = emulate_default_handler(signal);
@@ -126,15 +128,15 @@ pub fn end_by(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// A file that is watched for what is added to it.
+/// Watch on a file for data that is added to it.
 #[derive(Debug)]
 pub struct Growth(Inotify);
 
 impl Growth {
-    /// Watches it.
+    /// Watches a file.
     ///
     /// # Errors
-    /// Those of inotify_init1(2) and inotify_add_watch(2).
+    /// The errors of inotify_init1(2) and inotify_add_watch(2).
     pub fn of(file: &Path) -> io::Result<Self> {
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         watch.add_watch(file, AddWatchFlags::IN_MODIFY)?;

@@ -1,4 +1,4 @@
-//! Who others are: the Puppet CA's certificates and revocation lists, and what is believed because of them.
+//! Authority that verifies other nodes: the Puppet CA's certificates and revocation lists.
 
 use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,14 +25,15 @@ use super::{Reason, Signer, Untrusted, certificate};
 use crate::wire::Malformed;
 use crate::wire::envelope::Seal;
 
-/// How signatures over messages are made: one way for each kind of key.
+/// Signature algorithms for messages: one for each kind of key.
 const ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 3] = [
     RSA_PSS_2048_8192_SHA256_LEGACY_KEY,
     ECDSA_P256_SHA256,
     ECDSA_P384_SHA384,
 ];
 
-/// How CAs sign certificates and revocation lists: with RSA or EC, as Puppet's keys are.
+/// Signature algorithms of CAs for certificates and revocation lists: with RSA or EC, like Puppet's
+/// keys.
 static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
     RSA_PKCS1_2048_8192_SHA256,
     RSA_PKCS1_2048_8192_SHA384,
@@ -49,7 +50,7 @@ static OF_CAS: &[&dyn SignatureVerificationAlgorithm] = &[
     ECDSA_P384_SHA384,
 ];
 
-/// How far revocation is looked at, as Puppet's setting `certificate_revocation` has it.
+/// Extent of the revocation check, like Puppet's setting `certificate_revocation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Revocation {
     /// For the node's certificate and those of the CAs above it.
@@ -61,7 +62,7 @@ pub enum Revocation {
     Off,
 }
 
-/// The Puppet CA: `ca.pem` and `crl.pem`.
+/// Puppet CA: `ca.pem` and `crl.pem`.
 pub struct Authority {
     roots: Vec<TrustAnchor<'static>>,
     intermediates: Vec<CertificateDer<'static>>,
@@ -70,11 +71,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// From the text of both files: certificates (the self-signed ones are roots, the others stand in between), and the
-    /// revocation lists of the CAs. `crl` is not read where revocation is off.
+    /// Authority from the text of both files: certificates (the self-signed ones are roots, the
+    /// others intermediates), and the revocation lists of the CAs. `crl` is not read if revocation
+    /// is off.
     ///
     /// # Errors
-    /// A file cannot be read, holds nothing, or no root is among the certificates.
+    /// A file cannot be read or is empty, or no root is among the certificates.
     pub fn new(ca: &[u8], crl: &[u8], revocation: Revocation) -> Result<Authority, Malformed> {
         let mut authority = Authority {
             roots: Vec::new(),
@@ -120,10 +122,11 @@ impl Authority {
         Ok(())
     }
 
-    /// Whether the owner of the seal's certificate is a node of this CA's and signed the seal's message.
+    /// Signer of a seal: verifies that the owner of the seal's certificate is a node of this CA and
+    /// signed the seal's message.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the seal is not trusted.
     pub fn verify(&self, seal: &Seal<'_>, now: SystemTime) -> Result<Signer, Untrusted> {
         if seal.certificate.is_empty() && seal.signature.is_empty() {
             return Err(Untrusted::Unsigned);
@@ -133,7 +136,7 @@ impl Authority {
         let wrong = |reason| Untrusted::Certificate(certificate::claimed(&read), reason);
         let end = EndEntityCert::try_from(&der).map_err(|e| wrong(reason(&e)))?;
         self.holds(&end, now).map_err(|e| wrong(reason(&e)))?;
-        // Only now is it known that the CA means this node.
+        // Only now is it verified that the CA issued this name.
         let signer = certificate::signer(&read)?;
         let fits = |algorithm: &&dyn SignatureVerificationAlgorithm| {
             end.verify_signature(*algorithm, &seal.message, seal.signature)
@@ -148,7 +151,8 @@ impl Authority {
     fn holds(&self, end: &EndEntityCert<'_>, now: SystemTime) -> Result<(), Error> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let held = self.holds_at(end, UnixTime::since_unix_epoch(now));
-        // webpki judges the validity first: somebody else's certificate may say that it is not valid yet.
+        // webpki checks the validity period first, so a certificate of another CA may be reported
+        // as not valid yet.
         if let Err(Error::CertNotValidYet { not_before, .. }) = held
             && let Err(e @ (Error::UnknownIssuer | Error::InvalidSignatureForPublicKey)) =
                 self.holds_at(end, not_before)
@@ -198,7 +202,8 @@ fn unreadable(error: impl Display) -> Malformed {
     Malformed::new(format!("a revocation list cannot be read: {error}"))
 }
 
-/// Revocation lists in the text of a file, the newest first: of several lists of one CA webpki takes the first.
+/// Revocation lists in the text of a file, the newest first: webpki uses the first of several lists
+/// of one CA.
 ///
 /// # Errors
 /// A list cannot be read, or the text has none.

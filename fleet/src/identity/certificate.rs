@@ -1,4 +1,4 @@
-//! What stands in a certificate: the names and extensions that webpki keeps to itself.
+//! Contents of a certificate: the names and extensions that webpki does not expose.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use x509_cert::der::{Decode, Tag, Tagged};
 use super::Signer;
 use crate::wire::{Malformed, shown};
 
-/// Puppet's arcs: registered, private and authorization extensions (`lib/puppet/ssl/oids.rb`).
+/// Prefix of Puppet's object identifiers: registered, private and authorization extensions
+/// (`lib/puppet/ssl/oids.rb`).
 const ARC: &str = "1.3.6.1.4.1.34380.1.";
 
-/// The registered extensions' short names, from 1.3.6.1.4.1.34380.1.1.1 on.
+/// Short names of the registered extensions, from 1.3.6.1.4.1.34380.1.1.1 on.
 const REGISTERED: [&str; 26] = [
     "pp_uuid",
     "pp_instance_id",
@@ -49,17 +50,17 @@ const REGISTERED: [&str; 26] = [
     "pp_owner",
 ];
 
-/// Reads a certificate, and nothing behind it.
+/// Parses a certificate; bytes after it are an error.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not a certificate.
 pub fn read(der: &[u8]) -> Result<Certificate, Malformed> {
     Certificate::from_der(der)
         .map_err(|e| Malformed::new(format!("the certificate cannot be read: {e}")))
 }
 
-/// Age of a revocation list among those of its CA, the newest the greatest: the length and digits of its number (RFC
-/// 5280, 5.2.3) if it has one, then the time of its update since 1970.
+/// Age of a revocation list among those of its CA, the newest the greatest: the length and digits
+/// of its number (RFC 5280, 5.2.3) if it has one, then the time of its update since 1970.
 pub type Edition = (Option<(usize, Vec<u8>)>, Duration);
 
 /// Edition of a revocation list.
@@ -78,11 +79,11 @@ pub fn edition(list: &[u8]) -> Result<Edition, Malformed> {
     Ok((digits, list.this_update.to_unix_duration()))
 }
 
-/// Whose certificate it is: the one common name of its subject, and its trusted extensions. Whether it holds is another
-/// question.
+/// Node that a certificate names, from the one common name of its subject, and its trusted
+/// extensions. Does not verify the certificate.
 ///
 /// # Errors
-/// It has no such name.
+/// The certificate does not have exactly one common name, or that is not a certname.
 pub fn signer(certificate: &Certificate) -> Result<Signer, Malformed> {
     let names: Vec<&Any> = common_names(certificate).collect();
     let [name] = names[..] else {
@@ -115,7 +116,7 @@ pub fn kind_of_key(certificate: &Certificate) -> String {
     }
 }
 
-/// The name in a certificate, for a message about it.
+/// Common name in a certificate, for a message about it.
 pub fn claimed(certificate: &Certificate) -> String {
     let name = common_names(certificate).next();
     name.and_then(text)
@@ -137,15 +138,15 @@ fn extensions(certificate: &Certificate) -> BTreeMap<String, String> {
     found.collect()
 }
 
-/// How an operator writes the name of an extension of Puppet's. `None` for others, which the CA does not vouch for in the
-/// same way.
+/// Name that an operator uses for an extension of Puppet's; `None` for other extensions, which the
+/// CA does not vouch for in the same way.
 fn short_name(oid: &ObjectIdentifier) -> Option<String> {
     let oid = oid.to_string();
     let below = oid.strip_prefix(ARC)?;
     Some(known(below).map_or_else(|| oid.clone(), str::to_owned))
 }
 
-/// The short name of what stands below Puppet's arc.
+/// Short name of an extension, from the part of its identifier below Puppet's prefix.
 fn known(below: &str) -> Option<&'static str> {
     match below.split_once('.')? {
         ("1", number) => {
@@ -158,7 +159,8 @@ fn known(below: &str) -> Option<&'static str> {
     }
 }
 
-/// A name or the value of an extension. Puppet writes UTF8String; older CAs have written other strings.
+/// Text of a name or of the value of an extension. Puppet writes UTF8String; older CAs have written
+/// other strings.
 fn text(value: &Any) -> Option<&str> {
     let is_text = matches!(
         value.tag(),
@@ -172,7 +174,7 @@ pub fn is_extension(name: &str) -> bool {
     if REGISTERED.contains(&name) || ["pp_authorization", "pp_auth_role"].contains(&name) {
         return true;
     }
-    // What has a short name goes by that alone.
+    // An extension with a short name is known by that name only.
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let below = name
         .strip_prefix(ARC)

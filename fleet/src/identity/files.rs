@@ -1,4 +1,5 @@
-//! The files on disk. Puppet renews and revokes certificates while the service runs: what has changed is read again.
+//! Files on disk. Puppet renews and revokes certificates while the service runs: changed files are
+//! read again.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -10,25 +11,25 @@ use super::authority::{Authority, Revocation};
 use super::own::Own;
 use crate::wire::Malformed;
 
-/// No file of certificates is anywhere near this size.
+/// Largest file of certificates that is read, in bytes; real ones are much smaller.
 pub const LARGEST: u64 = 64 << 20;
 
-/// Where the files are.
+/// Paths of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paths {
-    /// This node's certificate.
+    /// Certificate of this node.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// Private key of this node.
     pub key: PathBuf,
-    /// The CA's certificates.
+    /// Certificates of the CA.
     pub ca: PathBuf,
-    /// The CA's revocation lists.
+    /// Revocation lists of the CA.
     pub crl: PathBuf,
-    /// How far revocation is looked at.
+    /// Extent of the revocation check.
     pub revocation: Revocation,
 }
 
-/// This node and its CA, as the files last said it well.
+/// Identity of this node and its CA, from the last usable versions of the files.
 pub struct Identity {
     paths: Paths,
     stamps: [Option<Stamp>; 4],
@@ -36,7 +37,7 @@ pub struct Identity {
     authority: Authority,
 }
 
-/// What a file has that another in its place has not.
+/// Metadata that changes when a file is replaced or modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -48,9 +49,9 @@ impl Identity {
     /// Reads the files.
     ///
     /// # Errors
-    /// Which one cannot be used, and why.
+    /// A message that says which file cannot be used, and why.
     pub fn read(paths: Paths) -> Result<Identity, Malformed> {
-        // Before the files, so that a change meanwhile is seen the next time.
+        // Read before the files, so that a change meanwhile is noticed the next time.
         let stamps = stamps(&paths);
         let (own, authority) = load(&paths)?;
         Ok(Identity {
@@ -61,11 +62,11 @@ impl Identity {
         })
     }
 
-    /// Reads the files again if one has changed; whether one has. What cannot be used leaves everything as it was, and is
-    /// read again at its next change.
+    /// Reads the files again if one has changed; returns whether one has. If one cannot be used,
+    /// everything stays unchanged, and the files are read again at the next change.
     ///
     /// # Errors
-    /// Which one cannot be used, and why.
+    /// A message that says which file cannot be used, and why.
     pub fn refresh(&mut self) -> Result<bool, Malformed> {
         let stamps = stamps(&self.paths);
         if stamps == self.stamps {
@@ -76,12 +77,12 @@ impl Identity {
         Ok(true)
     }
 
-    /// This node.
+    /// Certificate and key of this node.
     pub fn own(&self) -> &Own {
         &self.own
     }
 
-    /// The CA.
+    /// Authority of the CA.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -102,10 +103,10 @@ fn load(paths: &Paths) -> Result<(Own, Authority), Malformed> {
     Ok((own, authority(&paths.ca, &paths.crl, paths.revocation)?))
 }
 
-/// The CA alone, as these files say it now.
+/// Authority of the CA alone, from the current content of these files.
 ///
 /// # Errors
-/// Which one cannot be used, and why.
+/// A message that says which file cannot be used, and why.
 pub fn authority(ca: &Path, crl: &Path, revocation: Revocation) -> Result<Authority, Malformed> {
     let crl = if revocation == Revocation::Off {
         Vec::new()
@@ -115,10 +116,10 @@ pub fn authority(ca: &Path, crl: &Path, revocation: Revocation) -> Result<Author
     Authority::new(&bytes(ca)?, &crl, revocation)
 }
 
-/// The content of one of them.
+/// Content of a file.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// A message that says why it cannot be read.
 pub fn bytes(path: &Path) -> Result<Vec<u8>, Malformed> {
     read_named(path, LARGEST)
         .map_err(|e| Malformed::new(format!("{} cannot be read: {e}", path.display())))

@@ -1,5 +1,5 @@
-//! A CA for nodes that have no Puppet server: its certificates and revocation lists have the form and the validity of Puppet's.
-//! Everything goes in and out as PEM; files and clocks are elsewhere.
+//! CA for nodes that have no Puppet server: its certificates and revocation lists have the form and
+//! the validity of Puppet's. Input and output are PEM; this module uses neither files nor clocks.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -27,40 +27,40 @@ use crate::wire::Malformed;
 use crate::wire::name::Node;
 
 const DAY: i64 = 86_400;
-/// Validity of a CA and of a node's certificate, in seconds, as Puppet has them.
+/// Validity of a CA and of a node's certificate, in seconds, as in Puppet.
 const OF_CA: i64 = 15 * 365 * DAY;
 const OF_NODE: i64 = 5 * 365 * DAY;
 /// Serial number of the CA's own certificate.
 const FIRST: u64 = 1;
 
-/// A CA that can sign.
+/// CA that can sign.
 pub struct Issuer {
-    /// How it issues: its name, and how its key is identified.
+    /// Parameters of the issuer: its name, and the identifier of its key.
     params: CertificateParams,
     key: Key,
-    /// Its certificate, as PEM.
+    /// Certificate of the CA, as PEM.
     pub certificate: String,
-    /// When its certificate ends, in seconds since 1970.
+    /// End of the certificate's validity, in seconds since 1970.
     pub ends: i64,
 }
 
-/// A private key that Puppet, etcd and NATS all read: EC of P-256.
+/// Private key that Puppet, etcd and NATS all read: EC of P-256.
 struct Key(EcdsaKeyPair);
 
-/// A certificate and its private key, as PEM.
+/// Certificate and its private key, as PEM.
 pub struct Issued {
-    /// The certificate.
+    /// Certificate as PEM.
     pub certificate: String,
-    /// The private key.
+    /// Private key as PEM.
     pub key: String,
 }
 
-/// What a CA has revoked.
+/// Revocations of a CA.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Revocations {
-    /// Number of the list, which grows with each new one (RFC 5280, 5.2.3).
+    /// Number of the list, which increases with each new one (RFC 5280, 5.2.3).
     pub number: u64,
-    /// Serial numbers, and when each was revoked in seconds since 1970.
+    /// Serial numbers, and the time of each revocation in seconds since 1970.
     pub revoked: Vec<(u64, i64)>,
 }
 
@@ -79,7 +79,8 @@ impl Key {
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der, &random).map(Key)
     }
 
-    /// How certificates and lists name this key: the beginning of a hash of it (RFC 7093, method 1).
+    /// Identifier of this key in certificates and lists: the beginning of its hash (RFC 7093,
+    /// method 1).
     fn id(&self) -> KeyIdMethod {
         let hash = digest(&SHA256, self.der_bytes());
         KeyIdMethod::PreSpecified(hash.as_ref()[..20].to_vec())
@@ -105,10 +106,10 @@ impl SigningKey for Key {
 }
 
 impl Issuer {
-    /// New CA and its private key. `id` tells it from others.
+    /// New CA and its private key. `id` distinguishes it from other CAs in its name.
     ///
     /// # Errors
-    /// No key can be made.
+    /// No key can be generated.
     pub fn create(id: u32, now: i64) -> Result<(Issuer, String), Malformed> {
         let (key, text) = Key::new()?;
         let ends = now + OF_CA;
@@ -130,7 +131,7 @@ impl Issuer {
         Ok((issuer, text))
     }
 
-    /// CA of these two files.
+    /// CA from these two files.
     ///
     /// # Errors
     /// One of them cannot be used, or they do not belong together.
@@ -184,7 +185,7 @@ impl Issuer {
     /// New key and certificate for a node.
     ///
     /// # Errors
-    /// The CA has expired, or no key can be made.
+    /// The CA has expired, or no key can be generated.
     pub fn issue(&self, node: &Node, serial: u64, now: i64) -> Result<Issued, Malformed> {
         self.is_valid(now)?;
         let (key, text) = Key::new()?;
@@ -209,7 +210,8 @@ impl Issuer {
         })
     }
 
-    /// Revocation list, as PEM. It is valid as long as the CA: nothing renews it by itself on the nodes.
+    /// Revocation list, as PEM. It is valid as long as the CA, because nothing renews it on the
+    /// nodes.
     ///
     /// # Errors
     /// The CA has expired.
@@ -238,10 +240,10 @@ impl Issuer {
 }
 
 impl Revocations {
-    /// Revocations in a list of [`Issuer::list`].
+    /// Revocations in a list from [`Issuer::list`].
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not such a list.
     pub fn read(crl: &[u8]) -> Result<Revocations, Malformed> {
         let wrong = |e: &dyn Display| {
             Malformed::new(format!("the CA's revocation list cannot be read: {e}"))
@@ -267,7 +269,8 @@ impl Revocations {
         self.revoked.iter().any(|(known, _)| *known == serial)
     }
 
-    /// Adds a certificate. The number of the list is the clock's at least: that of a list from a backup is too low.
+    /// Adds a certificate. The number of the list is at least the clock's time in seconds, because
+    /// that of a list from a backup is too low.
     pub fn add(&mut self, serial: u64, now: i64) {
         if !self.has(serial) {
             self.revoked.push((serial, now));
@@ -305,7 +308,7 @@ fn parameters(
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
     params.serial_number = Some(serial.into());
-    // Puppet's begin a day before too: the clocks of nodes differ.
+    // Validity begins a day earlier, as in Puppet, because the clocks of nodes differ.
     params.not_before = date(now - DAY)?;
     params.not_after = date(ends)?;
     params.key_identifier_method = key.id();
@@ -325,7 +328,7 @@ fn cannot(e: impl Display) -> Malformed {
     Malformed::new(format!("the CA cannot make this: {e}"))
 }
 
-/// Number of these digits, the highest first, if it fits.
+/// Number from big-endian bytes; `None` if it does not fit.
 fn whole(digits: &[u8]) -> Option<u64> {
     let zeros = digits.iter().take_while(|digit| **digit == 0).count();
     let digits = &digits[zeros..];

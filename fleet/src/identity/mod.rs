@@ -1,19 +1,21 @@
-//! Who a node is: its Puppet certificate, and what it signs with it; and who others are.
+//! Identities: this node's Puppet certificate and its signatures, and the verification of other
+//! nodes.
 //!
-//! A certificate counts if its chain leads to the Puppet CA's root, no revocation list of the CA names it, and its key made
-//! the signature. Who that is, Puppet decides: the subject's common name, and the trusted extensions.
+//! A certificate is valid if its chain leads to the Puppet CA's root and no revocation list of the
+//! CA contains it; a value is trusted if the certificate's key signed it. Puppet defines the
+//! identity: the subject's common name, and the trusted extensions.
 
-/// Who others are.
+/// Authority that verifies other nodes.
 pub mod authority;
-/// What stands in a certificate.
+/// Contents of a certificate.
 pub mod certificate;
-/// The files on disk, read again when they change.
+/// Files on disk, which are read again when they change.
 pub mod files;
-/// A CA for nodes that have no Puppet server.
+/// CA for nodes that have no Puppet server.
 pub mod issuer;
-/// Who this node is.
+/// Certificate and key of this node.
 pub mod own;
-/// Who signed a value.
+/// Verification of signed values.
 pub mod verifier;
 
 use std::collections::BTreeMap;
@@ -22,49 +24,50 @@ use std::fmt;
 use crate::wire::Malformed;
 use crate::wire::name::Node;
 
-/// A node whose certificate holds.
+/// Node with a valid certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Its certname.
+    /// Certname of the node.
     pub node: Node,
-    /// Its trusted extensions, by Puppet's short name (`pp_role`) or else by object identifier.
+    /// Trusted extensions of the node, by Puppet's short name (`pp_role`) or else by object
+    /// identifier.
     pub extensions: BTreeMap<String, String>,
 }
 
-/// Why something is not believed.
+/// Reason why a value is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Untrusted {
-    /// Nobody signed it.
+    /// The value is not signed.
     Unsigned,
-    /// The certificate, the envelope or its body is not what it should be.
+    /// The certificate, the envelope or its body is malformed.
     Malformed(Malformed),
-    /// The certificate that names this node does not hold, for this reason.
+    /// The certificate that names this node is not valid, for this reason.
     Certificate(String, Reason),
-    /// The certificate holds, but its key did not sign this.
+    /// The certificate is valid, but its key did not sign this.
     Signature(Node),
 }
 
-/// Why a certificate does not hold.
+/// Reason why a certificate is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// Another CA signed it.
+    /// Another CA signed the certificate.
     Foreign,
-    /// The CA has revoked it.
+    /// The CA has revoked the certificate.
     Revoked,
-    /// Its time is over.
+    /// The certificate has expired.
     Expired,
-    /// Its time has not come, or this machine's clock is behind.
+    /// The certificate is not valid yet, or this machine's clock is behind.
     NotYet,
-    /// The CA's revocation list is older than it may be.
+    /// The CA's revocation list has expired.
     StaleRevocations,
-    /// No revocation list speaks of its issuer.
+    /// No revocation list is from the certificate's issuer.
     NoRevocations,
-    /// Anything else, in the words of the library.
+    /// Another reason, in the words of the library.
     Other(String),
 }
 
 impl Untrusted {
-    /// Whether this node's operator can do something about it, and the sender cannot.
+    /// Whether this node's operator can fix it, and the sender cannot.
     pub fn is_ours(&self) -> bool {
         use Reason::{NoRevocations, NotYet, StaleRevocations};
         matches!(

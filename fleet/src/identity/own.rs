@@ -1,4 +1,4 @@
-//! Who this node is: its certificate, and the key that signs.
+//! Certificate of this node, and its key for signing.
 
 use std::sync::Arc;
 
@@ -13,17 +13,18 @@ use super::{Signer, certificate};
 use crate::wire::Malformed;
 use crate::wire::envelope::Signature;
 
-/// One way for each kind of key; those of `authority`.
+/// Signature schemes, one for each kind of key, with the algorithms of `authority`.
 const SCHEMES: [SignatureScheme; 3] = [
     SignatureScheme::RSA_PSS_SHA256,
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,
 ];
 
-/// A key that signs, of a kind that Puppet makes: RSA, or EC of P-256 or P-384; PKCS#1, SEC1 or PKCS#8.
+/// Key for signing, of a kind that Puppet generates: RSA, or EC of P-256 or P-384; PKCS#1, SEC1 or
+/// PKCS#8.
 ///
 /// # Errors
-/// It is none.
+/// The bytes are not such a key.
 pub fn key(der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, rustls::Error> {
     match RsaSigningKey::new(der) {
         Ok(key) => Ok(Arc::new(key)),
@@ -31,7 +32,7 @@ pub fn key(der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, rustls::Error
     }
 }
 
-/// A certificate and its private key.
+/// Certificate and its private key.
 pub struct Own {
     certificate: CertificateDer<'static>,
     key: Arc<dyn SigningKey>,
@@ -39,10 +40,11 @@ pub struct Own {
 }
 
 impl Own {
-    /// From the text of both files.
+    /// Certificate and key from the text of both files.
     ///
     /// # Errors
-    /// A file cannot be read, the key is of a kind that cannot sign, or it is not the certificate's.
+    /// A file cannot be read, the key is of a kind that cannot sign, or it is not the
+    /// certificate's.
     pub fn new(certificate: &[u8], key: &[u8]) -> Result<Own, Malformed> {
         let certificate = CertificateDer::from_pem_slice(certificate)
             .map_err(|e| Malformed::new(format!("this node's certificate cannot be read: {e}")))?;
@@ -72,7 +74,7 @@ impl Own {
         })
     }
 
-    /// Who this node is.
+    /// Name and extensions of this node.
     pub fn signer(&self) -> &Signer {
         &self.signer
     }
@@ -80,7 +82,7 @@ impl Own {
     /// Signs a message.
     ///
     /// # Errors
-    /// The key cannot.
+    /// The key cannot sign.
     pub fn sign(&self, message: &[u8]) -> Result<Signature, Malformed> {
         let cannot = || Malformed::new("this node's private key cannot sign");
         let signer = self.key.choose_scheme(&SCHEMES).ok_or_else(cannot)?;

@@ -1,4 +1,5 @@
-//! The one verifier, for service and executor alike: who signed a value for this fleet, and whether it belongs where it stands.
+//! Verifier, the only one, for service and executor: it determines who signed a value for this
+//! fleet, and whether the value belongs at its key.
 
 use again_base::sys::clock::system_time;
 
@@ -10,12 +11,13 @@ use crate::wire::envelope::{Envelope, Seal};
 use crate::wire::key::Key;
 use crate::wire::name::Namespace;
 
-/// Verifies what nodes have signed for a fleet. Without a CA the backend is trusted: every value is believed, and has no signer.
+/// Verifies values that nodes have signed for a fleet. Without a CA the backend is trusted: every
+/// value is accepted, and has no signer.
 #[derive(Clone, Copy)]
 pub struct Verifier<'a> {
-    /// The fleet.
+    /// Namespace of the fleet.
     pub namespace: &'a Namespace,
-    /// The CA.
+    /// Authority of the CA.
     pub authority: Option<&'a Authority>,
 }
 
@@ -25,10 +27,10 @@ impl Verifier<'_> {
         self.authority.map(verify).transpose()
     }
 
-    /// Signer of a value, whatever the value says.
+    /// Signer of a value, regardless of its content.
     ///
     /// # Errors
-    /// The signature does not hold.
+    /// The signature is not valid.
     pub fn signer(&self, value: &[u8]) -> Result<Option<Signer>, Untrusted> {
         self.verify(&Envelope::parse(value)?.seal())
     }
@@ -36,15 +38,15 @@ impl Verifier<'_> {
     /// Signer and content of a value.
     ///
     /// # Errors
-    /// The signature does not hold, or the content breaks a bound.
+    /// The signature is not valid, or the content exceeds a bound.
     pub fn open<T: Content>(&self, value: &[u8]) -> Result<(Option<Signer>, T), Untrusted> {
         Envelope::parse(value)?.open(self.namespace, |seal| self.verify(seal))
     }
 
-    /// Content of a value that nobody has verified, to see whether that is worth its time.
+    /// Content of a value without verification, to decide whether it is worth verifying.
     ///
     /// # Errors
-    /// The content breaks a bound.
+    /// The content exceeds a bound.
     pub fn peek<T: Content>(&self, value: &[u8]) -> Result<T, Untrusted> {
         let opened = Envelope::parse(value)?.open::<_, _, Untrusted>(self.namespace, |_| Ok(()));
         opened.map(|((), content)| content)
@@ -58,7 +60,8 @@ impl Verifier<'_> {
         own(self.open(value)?)
     }
 
-    /// The same of a value at this key. Nobody verifies it again if it is `known` who signed it.
+    /// Signer and content of a value at this key. If its signer is `known`, the signature is not
+    /// verified again.
     ///
     /// # Errors
     /// As [`Verifier::own`], or the content belongs at another key.
@@ -80,7 +83,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Refuses content that another node has signed.
+/// Rejects content that another node has signed.
 fn own<T: Placed>(
     (signer, content): (Option<Signer>, T),
 ) -> Result<(Option<Signer>, T), Untrusted> {

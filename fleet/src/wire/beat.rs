@@ -1,4 +1,5 @@
-//! What a node signs again and again while it has places: others see from it that the node is alive, whoever keeps its leases alive.
+//! Beat that a node signs periodically while it has slots or locks: other nodes conclude from it
+//! that the node is alive, and not from its leases, which others could renew.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,36 +9,37 @@ use super::inventory::MOST_LOCKS;
 use super::key::Key;
 use super::name::{Name, Node};
 
-/// How many groups a node is in at the same time.
+/// Most groups that a node is in at the same time.
 pub const MOST_GROUPS: usize = 64;
 
-/// The value at `beat/NODE`.
+/// Value at `beat/NODE`.
 ///
-/// It names each place with the revision of the first write there, so that it does not count for another one at the same key. A copy that
-/// somebody puts back has a counter that others have seen before.
+/// It names each slot and lock with the revision of the first write there, so that it does not
+/// count for another one at the same key. A copy that is written again has a counter that other
+/// nodes have seen before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
-    /// The node, which signs this.
+    /// Node that signs this.
     pub node: Node,
-    /// Grows from beat to beat.
+    /// Counter, which increases with each beat.
     pub counter: u64,
-    /// The node's places in groups.
+    /// Slots that the node has or waits for.
     pub slots: Vec<Covered>,
-    /// The locks that the node holds or takes.
+    /// Locks that the node holds or is acquiring.
     pub locks: Vec<Covered>,
 }
 
-/// A place for which a beat counts.
+/// Slot or lock that a beat covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Covered {
-    /// The group, or the lock.
+    /// Group of the slot, or name of the lock.
     pub name: Name,
-    /// The revision of the first write there.
+    /// Revision of the first write there.
     pub first: u64,
 }
 
 impl Beat {
-    /// Whether it counts for the place at this key that has this first revision.
+    /// Whether it covers the slot or lock at this key with this first revision.
     pub fn covers(&self, key: &Key, first: u64) -> bool {
         let (places, at) = match key {
             Key::Slot { group, node } if *node == self.node => (&self.slots, group),

@@ -1,4 +1,4 @@
-//! What the bodies of all kinds have in common: JSON, a kind with its version, and bounds that hold on both sides.
+//! Bodies of all kinds: JSON, a kind with its version, and bounds that both sides check.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,31 +7,32 @@ use super::Malformed;
 use super::key::Key;
 use super::name::Node;
 
-/// The longest body, in bytes. The largest that any kind's own bounds allow is smaller.
+/// Longest body, in bytes. The largest that the bounds of any kind allow is smaller.
 pub const MOST: usize = 128 << 10;
 
-/// What a body can be.
+/// Content of a body.
 pub trait Content: Serialize + DeserializeOwned {
-    /// Its kind and version. What an older program would misread gets a new version; a field that it may pass over does not.
+    /// Kind and version. A change that an older program would misread gets a new version; a new
+    /// field that it may ignore does not.
     const KIND: &'static str;
 
-    /// Whether it keeps to its bounds.
+    /// Checks the bounds of the content.
     ///
     /// # Errors
-    /// A sentence that says which bound it breaks.
+    /// A sentence that says which bound is exceeded.
     fn check(&self) -> Result<(), Malformed>;
 }
 
-/// What a node signs in its own name.
+/// Content that a node signs in its own name.
 pub trait Placed: Content {
-    /// The only key at which it counts, and the node.
+    /// Only key at which the content is valid, and the node that signs it.
     fn place(&self) -> (Key, &Node);
 }
 
 /// Writes a body.
 ///
 /// # Errors
-/// It breaks a bound.
+/// The content exceeds a bound.
 pub fn encode<T: Content>(content: &T) -> Result<Vec<u8>, Malformed> {
     content.check()?;
     let bytes = serde_json::to_vec(content)
@@ -40,10 +41,10 @@ pub fn encode<T: Content>(content: &T) -> Result<Vec<u8>, Malformed> {
     Ok(bytes)
 }
 
-/// Reads a body. Only an [`super::envelope::Envelope`] that was verified gives it away.
+/// Reads a body. Only [`super::envelope::Envelope`] calls it, after a verification.
 ///
 /// # Errors
-/// It is no such body, or breaks a bound.
+/// The bytes are not such a body, or exceed a bound.
 pub(super) fn decode<T: Content>(bytes: &[u8]) -> Result<T, Malformed> {
     bounded::<T>(bytes)?;
     let content: T = serde_json::from_slice(bytes).map_err(|e| {
@@ -67,7 +68,7 @@ fn bounded<T: Content>(bytes: &[u8]) -> Result<(), Malformed> {
     )))
 }
 
-/// Checks a number against the largest that is allowed.
+/// Checks a number against the largest allowed one.
 pub(super) fn at_most(what: &str, number: usize, most: usize) -> Result<(), Malformed> {
     if number <= most {
         return Ok(());

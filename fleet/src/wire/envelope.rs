@@ -1,9 +1,11 @@
-//! A kind, a namespace and a body, and the signature over them, which is checked before the body is looked at.
+//! Envelope: a kind, a namespace and a body, and the signature over them, which is checked before
+//! the body is read.
 //!
-//! What is signed is the root of a Merkle tree whose leaves are the envelopes that were sealed together; each carries the
-//! hashes on its way to the root. So a thousand triggers cost one signature, and each can be verified alone. One envelope is
-//! a tree of one leaf. A leaf is the hash of kind, namespace and body, each with its length; leaves, inner nodes and the
-//! signed text begin differently, so that none can be taken for another.
+//! The signed text contains the root of a Merkle tree whose leaves are the envelopes that were
+//! sealed together; each carries the hashes on its path to the root. So a thousand triggers cost
+//! one signature, and each can be verified alone. A single envelope is a tree of one leaf. A leaf
+//! is the hash of kind, namespace and body, each with its length; leaves, inner nodes and the
+//! signed text have different prefixes, so that none can be taken for another.
 
 use ring::digest::{Context, SHA256};
 
@@ -11,18 +13,18 @@ use super::Malformed;
 use super::body::{self, Content};
 use super::name::Namespace;
 
-/// The longest envelope, in bytes.
+/// Longest envelope, in bytes.
 pub const MOST: usize = body::MOST + (16 << 10);
-/// The longest certificate: Puppet's have 1.5 kB, with many names in them more.
+/// Longest certificate, in bytes: Puppet's have 1.5 kB, and more with many names.
 const MOST_CERTIFICATE: usize = 8 << 10;
-/// The longest signature: RSA with 16,384 bits.
+/// Longest signature, in bytes: RSA with 16,384 bits.
 const MOST_SIGNATURE: usize = 2 << 10;
-/// The longest way to the root: a million envelopes.
+/// Longest path to the root, in steps: a million envelopes.
 const MOST_STEPS: usize = 20;
-/// How many envelopes may be sealed together.
+/// Most envelopes that are sealed together.
 pub const MOST_TOGETHER: usize = 1 << MOST_STEPS;
 
-/// Format and version.
+/// Format and version of an envelope.
 const MAGIC: &[u8] = b"AGF1";
 const LEAF: &[u8] = b"again-fleet 1 leaf\0";
 const INNER: &[u8] = b"again-fleet 1 inner\0";
@@ -30,14 +32,14 @@ const SIGNED: &[u8] = b"again-fleet 1 signed\0";
 
 type Hash = [u8; 32];
 
-/// One step from a leaf to the root: the hash beside it, and whether that stands on the left.
+/// Step from a leaf to the root: the hash of the sibling, and whether that is on the left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
     is_left: bool,
     hash: Hash,
 }
 
-/// An envelope as it was read: its frame is known, its body is not.
+/// Envelope whose frame was parsed, but not its body.
 #[derive(Debug)]
 pub struct Envelope<'a> {
     kind: &'a [u8],
@@ -48,27 +50,27 @@ pub struct Envelope<'a> {
     body: &'a [u8],
 }
 
-/// What a verifier is asked: whether the owner of this certificate signed this message.
+/// Certificate, signature and message for a verifier to check.
 #[derive(Debug)]
 pub struct Seal<'a> {
-    /// The signer's certificate, DER; empty where nothing was signed.
+    /// Certificate of the signer, DER; empty if the value is unsigned.
     pub certificate: &'a [u8],
-    /// The signature; empty where nothing was signed.
+    /// Signature; empty if the value is unsigned.
     pub signature: &'a [u8],
-    /// What was signed.
+    /// Message that was signed.
     pub message: Vec<u8>,
 }
 
-/// What a signer gives for a message.
+/// Signature of a message, and the signer's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
-    /// The signer's certificate, DER.
+    /// Certificate of the signer, DER.
     pub certificate: Vec<u8>,
-    /// The signature.
+    /// Signature of the message.
     pub bytes: Vec<u8>,
 }
 
-/// A body on its way into an envelope.
+/// Body that is not sealed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
     kind: &'static str,
@@ -77,10 +79,10 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Of this content, for this fleet.
+    /// Draft of this content for this fleet.
     ///
     /// # Errors
-    /// The content breaks a bound.
+    /// The content exceeds a bound.
     pub fn new<T: Content>(namespace: &Namespace, content: &T) -> Result<Draft, Malformed> {
         Ok(Draft {
             kind: T::KIND,
@@ -94,10 +96,10 @@ impl Draft {
     }
 }
 
-/// Seals drafts together with one signature; the envelopes stand in the order of the drafts.
+/// Seals drafts together with one signature; the envelopes are in the order of the drafts.
 ///
 /// # Errors
-/// The signer's, or one of a bound that is broken.
+/// The error of `sign`, or a bound that is exceeded.
 pub fn seal<E: From<Malformed>>(
     drafts: &[Draft],
     sign: impl FnOnce(&[u8]) -> Result<Signature, E>,
@@ -126,10 +128,10 @@ pub fn seal<E: From<Malformed>>(
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads the frame.
+    /// Parses the frame.
     ///
     /// # Errors
-    /// It is none, or breaks a bound.
+    /// The bytes are not an envelope, or exceed a bound.
     pub fn parse(bytes: &'a [u8]) -> Result<Envelope<'a>, Malformed> {
         body::at_most("bytes of a value", bytes.len(), MOST)?;
         let mut reader = Reader { rest: bytes };
@@ -155,7 +157,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// What was signed, and by whose certificate.
+    /// Certificate, signature and message of the envelope.
     pub fn seal(&self) -> Seal<'a> {
         let mut hash = leaf(self.kind, self.namespace, self.body);
         for step in &self.steps {
@@ -172,11 +174,11 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Gives the content away, once `verify` has said yes to the seal over kind, namespace and body.
+    /// Verifies the seal over kind, namespace and body, then reads the content.
     ///
     /// # Errors
-    /// The verifier's; or it is for another fleet, of another kind, or breaks a bound. Which of these is said only of what
-    /// was verified.
+    /// The error of `verify`; or the value is for another fleet, of another kind, or exceeds a
+    /// bound. These errors are reported only for a verified value.
     pub fn open<T: Content, S, E: From<Malformed>>(
         self,
         namespace: &Namespace,
@@ -204,7 +206,8 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Why a value with another beginning is not read. An envelope of a later version says so to whoever may have to upgrade.
+/// Error about a value with another prefix. It names the version of an envelope of another version,
+/// because the reader may have to upgrade.
 fn unknown(bytes: &[u8]) -> Malformed {
     let version = bytes.strip_prefix(b"AGF").and_then(|rest| rest.first());
     match version.filter(|version| version.is_ascii_alphanumeric()) {
@@ -244,10 +247,11 @@ fn message(root: &Hash) -> Vec<u8> {
     [SIGNED, root].concat()
 }
 
-/// The root of a tree with these leaves, and each leaf's way to it. A node without another beside it moves up as it is.
+/// Root of a tree with these leaves, and the path of each leaf to it. A node without a sibling
+/// moves up unchanged.
 fn tree(leaves: Vec<Hash>) -> (Hash, Vec<Vec<Step>>) {
     let mut ways = vec![Vec::new(); leaves.len()];
-    // Where each leaf's ancestor stands on the present floor.
+    // Index of each leaf's ancestor on the current level.
     let mut places: Vec<usize> = (0..leaves.len()).collect();
     let mut floor = leaves;
     while floor.len() > 1 {
@@ -314,7 +318,7 @@ fn frame<'a>(reader: &mut Reader<'a>) -> Option<Envelope<'a>> {
     Some(envelope)
 }
 
-/// What is left to read.
+/// Bytes that are not read yet.
 pub(super) struct Reader<'a> {
     pub rest: &'a [u8],
 }

@@ -1,4 +1,5 @@
-//! What runs of Puppet did on a node, told when it happens: the lines that a run leaves, and the batches of them that the node signs.
+//! Events of Puppet runs on a node, published as they happen: the lines that a run writes for the
+//! service, and the batches of events that the node signs.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,20 @@ use super::lineage::Lineage;
 use super::name::{Id, Node};
 use super::outcome::cut;
 
-/// How many events a batch may have.
+/// Most events in a batch.
 pub const MOST_EVENTS: usize = 512;
-/// The longest text of an event, in bytes.
+/// Longest text of an event, in bytes.
 pub const MOST_TEXT: usize = 512;
-/// How many tags, and containers, an event may have.
+/// Most tags, and most containers, of an event.
 const MOST_TAGS: usize = 64;
-/// How many classes and metrics of a run are told.
+/// Most classes and metrics of a run that are published.
 const MOST_CLASSES: usize = 2000;
 const MOST_METRICS: usize = 200;
-/// All classes together, in bytes.
+/// Most bytes of all classes together.
 const MOST_TOGETHER: usize = 64 << 10;
 
 again_base::shown_words! {
-    /// What happened to a resource.
+    /// Kind of change of a resource.
     #[derive(clap::ValueEnum)]
     pub enum Change {
         /// A property was changed, or an Exec was run.
@@ -42,119 +43,121 @@ again_base::shown_words! {
 }
 
 again_base::shown_words! {
-    /// How a run ended, as its report has it.
+    /// Result of a run from its report.
     pub enum Status {
         /// Something was changed.
         Changed = "changed",
-        /// Nothing was.
+        /// Nothing was changed.
         Unchanged = "unchanged",
         /// Something failed.
         Failed = "failed",
     }
 }
 
-/// One change, failure or refresh.
+/// Change, failure or refresh of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts the events of a run, from 1.
+    /// Number of the event in its run, from 1.
     pub n: u64,
     /// Time in milliseconds of the node's wall clock after 1970.
     pub at: u64,
-    /// The resource, as Puppet refers to it: `Service[httpd]`.
+    /// Resource as Puppet refers to it: `Service[httpd]`.
     pub resource: String,
-    /// What happened to it.
+    /// Kind of change.
     pub change: Change,
-    /// The property, if it was one.
+    /// Property that was changed, if the event concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub property: Option<String>,
-    /// Whether Puppet had brought it about before, and something else undone it (`corrective_change`).
+    /// Whether Puppet had made this change before, and something else has undone it
+    /// (`corrective_change`).
     #[serde(default)]
     pub corrective: bool,
-    /// The tags of the resource.
+    /// Tags of the resource.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// What contains it, outermost first (`containment_path`).
+    /// Containers of the resource, outermost first (`containment_path`).
     #[serde(default)]
     pub within: Vec<String>,
-    /// The manifest that declares it.
+    /// Manifest that declares the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The line there.
+    /// Line in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// The old value, if values are told.
+    /// Old value, if values are published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// The new value, if values are told.
+    /// New value, if values are published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
-    /// Puppet's words, if values are told.
+    /// Message of Puppet, if values are published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// How a run began.
+/// Beginning of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
-    /// When its first event was told, milliseconds of the node's wall clock after 1970.
+    /// Time of its first event, in milliseconds of the node's wall clock after 1970; of its end if
+    /// it had no event.
     pub at: u64,
-    /// Its environment.
+    /// Environment of the run.
     pub environment: String,
-    /// The version of Puppet.
+    /// Version of Puppet.
     pub puppet: String,
-    /// What other nodes asked for it; empty if none did.
+    /// Origins of the run, if other nodes requested it; otherwise empty.
     #[serde(default)]
     pub origins: Lineage,
-    /// Whether nobody could find out what asked for it.
+    /// Whether the origins could not be determined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
-    /// How many runs before it were dropped untold, because the spool was full.
+    /// Number of earlier runs that were dropped unpublished, because the spool was full.
     #[serde(default)]
     pub lost: u64,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Counts on where the events end.
+    /// Number that follows the last event's.
     pub n: u64,
     /// Time in milliseconds of the node's wall clock after 1970.
     pub at: u64,
     /// Result of the run.
     pub status: Status,
-    /// The id of the transaction, as the report has it.
+    /// Id of the transaction in the report.
     pub transaction: String,
-    /// The classes of its catalog.
+    /// Classes of the run's catalog.
     #[serde(default)]
     pub classes: Vec<String>,
-    /// How many more there are.
+    /// Number of further classes, which are left out.
     #[serde(default)]
     pub more_classes: u64,
-    /// The metrics of its report (`raw_summary`), each by its group and name: `time.total`.
+    /// Metrics of the report (`raw_summary`), each with its group and name: `time.total`.
     #[serde(default)]
     pub metrics: BTreeMap<String, Number>,
-    /// How many events of it found no room in the spool. Their numbers are missing.
+    /// Number of events that did not fit into the spool. Their numbers are missing.
     #[serde(default)]
     pub dropped: u64,
 }
 
-/// A line that a run leaves for the service.
+/// Line that a run writes for the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// The first of all.
+    /// The first line.
     Begun(Begun),
-    /// One for each event.
+    /// A line for each event.
     Event(Event),
-    /// The last.
+    /// The last line.
     Ended(Ended),
 }
 
 impl Line {
-    /// Reads a line, and cuts what is too long of it.
+    /// Parses a line; shortens texts and lists that are too long.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not such a line.
     pub fn read(text: &[u8]) -> Result<Line, Malformed> {
         let mut line: Line = serde_json::from_slice(text)
             .map_err(|e| Malformed::new(super::shown(&e.to_string())))?;
@@ -170,7 +173,7 @@ impl Line {
     }
 }
 
-/// As it may stand in a batch: of a bounded length, and without controls.
+/// Text for a batch: of a bounded length, and without control characters.
 fn short(text: &str) -> String {
     cut(text, MOST_TEXT)
 }
@@ -242,24 +245,24 @@ impl Ended {
     }
 }
 
-/// What stands at `event/NODE/RUN/FIRST`: events of one run, without a gap but for those that were dropped.
+/// Value at `event/NODE/RUN/FIRST`: events of one run, complete except for dropped ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The node where it happened, which signs.
+    /// Node of the run, which signs this.
     pub node: Node,
-    /// The run; a new id for each.
+    /// Id of the run.
     pub run: Id,
-    /// How it began.
+    /// Beginning of the run.
     pub begun: Begun,
-    /// What it did, in order.
+    /// Events in order of their numbers.
     pub events: Vec<Event>,
-    /// How it ended, in its last batch.
+    /// End of the run, in its last batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
 }
 
 impl Batch {
-    /// The number of the first thing in it; 0 if there is nothing.
+    /// Number of the first event or end in it; 0 if it is empty.
     pub fn first(&self) -> u64 {
         let first = self.events.first().map(|event| event.n);
         first
@@ -267,7 +270,7 @@ impl Batch {
             .unwrap_or(0)
     }
 
-    /// The number of the last thing in it; 0 if there is nothing.
+    /// Number of the last event or end in it; 0 if it is empty.
     pub fn last(&self) -> u64 {
         let last = self.ended.as_ref().map(|ended| ended.n);
         last.or(self.events.last().map(|event| event.n))

@@ -1,4 +1,4 @@
-//! What a node tells of itself, for others to select it by.
+//! Inventory that a node publishes, so that other nodes can select it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,69 +11,74 @@ use super::lock::MOST_TOKEN;
 use super::name::{Name, Node};
 use super::outcome::{Outcome, Ran};
 
-/// How many facts are told at most.
+/// Most facts.
 const MOST_FACTS: usize = 100;
-/// How many classes.
+/// Most classes.
 const MOST_CLASSES: usize = 2000;
-/// How many locks it may be a candidate for.
+/// Most locks that a node may be a candidate for.
 pub const MOST_LOCKS: usize = 64;
-/// The longest name of a fact or a class, and the longest value of a fact, in bytes.
+/// Longest name of a fact or a class, and longest value of a fact, in bytes.
 pub const MOST_TEXT: usize = 512;
-/// All facts and classes together, in bytes.
+/// Most bytes of all facts and classes together.
 const MOST_TOGETHER: usize = 48 << 10;
 
-/// What stands at `node/NODE`.
+/// Value at `node/NODE`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The node that tells, and signs.
+    /// Node that publishes and signs this.
     pub node: Node,
     /// Time in milliseconds of its wall clock after 1970.
     pub at: u64,
-    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one + 1.
+    /// Counter of the node's versions: the greater of its clock in milliseconds and the last one
+    /// plus 1.
     pub serial: u64,
-    /// The facts that its operator chose, as text.
+    /// Facts that its operator has chosen, as text.
     pub facts: BTreeMap<String, String>,
-    /// Its classes.
+    /// Classes of the node.
     pub classes: BTreeSet<String>,
-    /// Its environment.
+    /// Environment of the node.
     pub environment: String,
-    /// The version of this program there.
+    /// Version of this program on the node.
     pub version: String,
-    /// The version of Puppet there; may be empty.
+    /// Version of Puppet on the node; may be empty.
     pub puppet: String,
-    /// Since when Puppet runs there, milliseconds of its wall clock after 1970. A run that was killed has told no end.
+    /// Start of the run that is under way there, in milliseconds of its wall clock after 1970. A
+    /// killed run has published no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<u64>,
-    /// How its last run ended: changed, unchanged, failed or unknown.
+    /// Outcome of its last run: changed, unchanged, failed or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Outcome>,
-    /// Time in milliseconds of its wall clock after 1970.
+    /// End of its last run, in milliseconds of its wall clock after 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
-    /// How many triggers wait there.
+    /// Number of triggers that wait there.
     pub pending: u32,
-    /// Whether its reruns are disabled there, so that it takes no triggers.
+    /// Whether reruns are disabled there, so that it accepts no triggers.
     pub disabled: bool,
-    /// How many reruns its cap allows, and how many of these there were, when its last run began.
+    /// Number of reruns that its cap allows, and number of these that were used when its last run
+    /// began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap: Option<(u32, u32)>,
-    /// The highest token that it knows of each lock for which it is a candidate, as text, as facts are.
+    /// Highest token that it knows of each lock for which it is a candidate, as text like facts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tokens: BTreeMap<String, String>,
-    /// Number of the newest reset of each such lock that it has taken, if there was one; its token is from after that.
+    /// Number of the newest reset of each such lock that it has accepted, if there was one; its
+    /// token is from after that.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resets: BTreeMap<String, u64>,
 }
 
 impl Inventory {
-    /// The highest token that it knows of a lock; 0 for none, or for what is none.
+    /// Highest token that it knows of a lock; 0 if it knows none, or the text is not a token.
     pub fn token(&self, lock: &Name) -> u64 {
         let token = self.tokens.get(lock.as_str());
         let token = token.and_then(|token| token.parse().ok());
         token.filter(|token| *token <= MOST_TOKEN).unwrap_or(0)
     }
 
-    /// Whether a run has told what the node is; else its service has published that it is there.
+    /// Whether a run published it; otherwise the service did, only to show that the node is
+    /// connected.
     pub fn is_of_a_run(&self) -> bool {
         !self.environment.is_empty()
     }
@@ -83,19 +88,20 @@ impl Inventory {
         self.serial
     }
 
-    /// Number of the newest reset of a lock that it has taken; 0 for none.
+    /// Number of the newest reset of a lock that it has accepted; 0 for none.
     pub fn reset(&self, lock: &Name) -> u64 {
         self.resets.get(lock.as_str()).copied().unwrap_or(0)
     }
 
-    /// Whether another one differs in nothing but its time and serial.
+    /// Whether the inventories differ only in time and serial.
     pub fn tells_the_same(&self, other: &Inventory) -> bool {
         let (at, serial) = (other.at, other.serial);
         let this = self.clone();
         Inventory { at, serial, ..this } == *other
     }
 
-    /// A run ended there, as its helper tells. What the run has told by itself counts, and what a later one has.
+    /// Records the end of a run there, as `again` reports it. The end that the run itself or a
+    /// later one has published takes precedence.
     pub fn heard_of_end(&mut self, ran: &Ran, outcome: Outcome) {
         let Some(at) = ran.ended.filter(|_| outcome.ends_a_run()) else {
             return;
@@ -104,13 +110,14 @@ impl Inventory {
         if self.ended.is_none_or(|ended| ended < began) {
             (self.last, self.ended) = (Some(outcome), Some(at));
         }
-        // One that was killed has told no end.
+        // A killed run has published no end.
         if self.running.is_some_and(|since| since <= at) {
             self.running = None;
         }
     }
 
-    /// Whether a node is selected by one as by the other.
+    /// Whether facts, classes and environment are equal, so that every selection matches both or
+    /// neither.
     pub fn is_selected_as(&self, other: &Inventory) -> bool {
         self.facts == other.facts
             && self.classes == other.classes

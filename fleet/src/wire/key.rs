@@ -1,39 +1,41 @@
-//! Where values stand: `again/v1/NAMESPACE/…`. A key says whose value it is, and no name can leave its place in it.
+//! Keys of values: `again/v1/NAMESPACE/…`. A key names the node that its value belongs to, and no
+//! name can change the structure of its key.
 
 use super::Malformed;
 use super::name::{self, Id, Name, Namespace, Node};
 
-/// What all keys of this version begin with.
+/// First segments of all keys of this version.
 const ROOT: &str = "again/v1";
 
-/// A place in the backend, below a namespace.
+/// Key in the backend, below a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// `to/TARGET/SENDER/NAME`: a trigger that nobody has taken yet.
+    /// `to/TARGET/SENDER/NAME`: a trigger that is not accepted yet.
     To {
-        /// The node that is to run Puppet.
+        /// Node that has to run Puppet.
         target: Node,
-        /// The node that signed it.
+        /// Node that signed the trigger.
         sender: Node,
-        /// The trigger's name.
+        /// Name of the trigger.
         name: Name,
     },
-    /// `node/NODE`: what a node tells of itself.
+    /// `node/NODE`: the inventory of a node.
     Node(Node),
-    /// `beat/NODE`: that the node lives, for its places in groups and its locks.
+    /// `beat/NODE`: the beat of a node, for its slots and locks.
     Beat(Node),
-    /// `result/SENDER/TARGET/NAME`: what became of a trigger, last.
+    /// `result/SENDER/TARGET/NAME`: the last status of a trigger.
     Result {
-        /// The node that fired.
+        /// Node that sent the trigger.
         sender: Node,
-        /// The node that signed this.
+        /// Node that signed this.
         target: Node,
-        /// The trigger's name.
+        /// Name of the trigger.
         name: Name,
     },
-    /// `story/NODE/ORIGIN/TRIGGER`: the same, for everybody. Only that node has rights below its name.
+    /// `story/NODE/ORIGIN/TRIGGER`: the same status, for all nodes. Only that node has rights below
+    /// its name.
     Story {
-        /// The node that signed this.
+        /// Node that signed this.
         node: Node,
         /// Id of the origin.
         origin: Id,
@@ -42,52 +44,53 @@ pub enum Key {
     },
     /// `story/SENDER/ID/targets`: the targets of a rolling run that stops after failures.
     Targets {
-        /// The node that sent the run's triggers, which signs this.
+        /// Node that sent the run's triggers, which signs this.
         sender: Node,
         /// Id of the triggers.
         id: Id,
     },
-    /// `event/NODE/RUN/FIRST`: what a run did there, from this event of it on.
+    /// `event/NODE/RUN/FIRST`: the events of a run there, beginning with this one.
     Event {
-        /// The node, which signs this.
+        /// Node of the run, which signs this.
         node: Node,
-        /// The run.
+        /// Id of the run.
         run: Id,
-        /// The number of the first event.
+        /// Number of the first event.
         first: u64,
     },
-    /// `slot/GROUP/NODE`: a node that runs, or waits until it may.
+    /// `slot/GROUP/NODE`: a node that runs, or waits for a slot.
     Slot {
-        /// The group.
+        /// Name of the group.
         group: Name,
-        /// The node, which signs this.
+        /// Node that runs or waits, which signs this.
         node: Node,
     },
-    /// `lock/NAME`: who holds a lock. Whichever candidate that is signs it.
+    /// `lock/NAME`: the holder of a lock, which is the candidate that signs this.
     Lock(Name),
-    /// `move/NAME/NODE`: an operator wants a lock to go on.
+    /// `move/NAME/NODE`: the request of an operator to move a lock.
     Move {
-        /// The lock.
+        /// Name of the lock.
         lock: Name,
-        /// The operator's node, which signs this.
+        /// Node of the operator, which signs this.
         node: Node,
     },
-    /// `move/NAME/NODE/reset`: an operator resets a lock's tokens.
+    /// `move/NAME/NODE/reset`: the reset of a lock's tokens by an operator.
     Reset {
-        /// The lock.
+        /// Name of the lock.
         lock: Name,
-        /// The operator's node, which signs this.
+        /// Node of the operator, which signs this.
         node: Node,
     },
 }
 
-/// Last segment of a key of [`Key::Reset`]. It is below `move/` because all nodes have rights there.
+/// Last segment of a key of [`Key::Reset`]. It is below `move/` because all nodes have rights
+/// there.
 const RESET: &str = "reset";
 /// Last segment of a key of [`Key::Targets`]. No id is equal to it.
 const TARGETS: &str = "targets";
 
 impl Key {
-    /// The node whose signature a value needs here, if it is always the same.
+    /// Node that has to sign a value here, if it is always the same.
     pub fn signer(&self) -> Option<&Node> {
         Some(match self {
             Key::To { sender, .. } | Key::Targets { sender, .. } => sender,
@@ -103,7 +106,7 @@ impl Key {
         })
     }
 
-    /// As it stands in the backend.
+    /// Key as text for the backend.
     pub fn encode(&self, namespace: &Namespace) -> String {
         match self {
             Key::To {
@@ -141,7 +144,7 @@ impl Key {
             Key::Event { node, run, first } => written(
                 namespace,
                 "event",
-                // In the order of their numbers.
+                // Padded, so that keys sort in the order of the numbers.
                 &[node.as_str(), run.as_str(), &format!("{first:020}")],
             ),
             Key::Slot { group, node } => {
@@ -155,10 +158,10 @@ impl Key {
         }
     }
 
-    /// Reads a key of this namespace.
+    /// Parses a key of this namespace.
     ///
     /// # Errors
-    /// It is of another namespace, or not what [`Key::encode`] writes.
+    /// The key is of another namespace, or not in the form of [`Key::encode`].
     pub fn decode(text: &str, namespace: &Namespace) -> Result<Key, Malformed> {
         let wrong = || {
             Malformed::new(format!(
@@ -199,7 +202,7 @@ impl Key {
             ("event", [node, run, first]) if first.len() == 20 => Key::Event {
                 node: node.parse()?,
                 run: run.parse()?,
-                // No sign, which the standard library would take.
+                // A sign is not allowed, although the standard library accepts one.
                 first: Some(first)
                     .filter(|first| first.bytes().all(|b| b.is_ascii_digit()))
                     .and_then(|first| first.parse().ok())
@@ -229,37 +232,38 @@ pub fn is_list_of_targets(key: &str) -> bool {
     segments.next() == Some("story") && segments.nth(2) == Some(TARGETS)
 }
 
-/// Many keys at once: all that begin with the same segments.
+/// Prefix of many keys: all that begin with the same segments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prefix<'a> {
     /// The triggers for a node.
     To(&'a Node),
-    /// The results for a node that fired.
+    /// The results for a node that sent triggers.
     Results(&'a Node),
-    /// What became of triggers, of all origins or of this one. For one origin, a `*` stands for the node.
+    /// The statuses of triggers, of all origins or of this one. For one origin, `*` is in place of
+    /// the node.
     Stories(Option<&'a Id>),
-    /// The same as published by one node.
+    /// The statuses that one node published, of all origins or of this one.
     StoriesOf(&'a Node, Option<&'a Id>),
-    /// What all nodes tell of themselves.
+    /// The inventories of all nodes.
     Nodes,
-    /// What runs did on a node.
+    /// The events of runs on a node.
     Events(&'a Node),
-    /// What runs did on all nodes.
+    /// The events of runs on all nodes.
     AllEvents,
-    /// Who runs or waits in a group.
+    /// The nodes that run or wait in a group.
     Slots(&'a Name),
-    /// Who runs or waits in any group.
+    /// The nodes that run or wait in any group.
     AllSlots,
-    /// Who holds any lock.
+    /// The holders of all locks.
     Locks,
-    /// What operators want with any lock.
+    /// The requests of operators for any lock.
     Moves,
-    /// What operators want with this lock.
+    /// The requests of operators for this lock.
     MovesOf(&'a Name),
 }
 
 impl Prefix<'_> {
-    /// As keys begin with it: up to and with a slash, so that no other node's keys do.
+    /// Prefix as text: up to and with a slash, so that another node's keys never match.
     pub fn encode(&self, namespace: &Namespace) -> String {
         let mut text = match self {
             Prefix::To(node) => written(namespace, "to", &[node.as_str()]),

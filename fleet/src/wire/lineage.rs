@@ -1,4 +1,4 @@
-//! What a trigger carries of its past: where everything began, and the nodes that it passed since.
+//! Lineage of a trigger: its origins, and the nodes that it has passed since.
 
 use again_base::schema::origin::origins_of_job;
 pub use again_base::schema::origin::{Cause, MOST_HOPS, MOST_ORIGINS, Origin};
@@ -12,10 +12,10 @@ use super::{Malformed, body};
 pub struct Lineage(pub Vec<Origin>);
 
 impl Lineage {
-    /// Whether it keeps to its bounds: one origin at least, none twice, a path for each.
+    /// Checks the bounds: at least one origin, none twice, a path for each.
     ///
     /// # Errors
-    /// A sentence that says which bound it breaks.
+    /// A sentence that says which bound is exceeded.
     pub fn check(&self) -> Result<(), Malformed> {
         body::at_most("origins", self.0.len(), MOST_ORIGINS)?;
         if self.0.is_empty() {
@@ -37,11 +37,11 @@ impl Lineage {
         Ok(())
     }
 
-    /// What the id of an agent's job (`--job-id`) tells of the run: nothing, unless it is one of `again`'s that other nodes asked
-    /// for, `TOKEN//ID/CAUSE/NODE/NODE//ID/...`.
+    /// Lineage in the id of an agent's job (`--job-id`), `TOKEN//ID/CAUSE/NODE/NODE//ID/...`; empty
+    /// unless it is a run of `again` that other nodes requested.
     ///
     /// # Errors
-    /// It is one, but cannot be read.
+    /// The id has this form, but is invalid.
     pub fn of_job(job: &str) -> Result<Self, Malformed> {
         let origins = origins_of_job(job)?;
         if origins.is_empty() {
@@ -52,7 +52,7 @@ impl Lineage {
         Ok(lineage)
     }
 
-    /// The most hops that an origin has made.
+    /// Most hops of any origin.
     pub fn hops(&self) -> usize {
         self.0.iter().map(Origin::hops).max().unwrap_or(0)
     }

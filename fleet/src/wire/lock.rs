@@ -1,4 +1,5 @@
-//! Which of some nodes it is: the one that holds a lock says so, and an operator says to whom it is to go on, or resets its tokens.
+//! Values of locks: the holder publishes that it holds one, and an operator requests a move or
+//! resets its tokens.
 
 use std::collections::BTreeSet;
 
@@ -9,34 +10,36 @@ use super::body::{Content, Placed, at_most};
 use super::key::Key;
 use super::name::{Name, Node};
 
-/// How many candidates a lock may have.
+/// Most candidates of a lock.
 pub const MOST_CANDIDATES: usize = 64;
-/// The highest token: what JSON's numbers hold exactly everywhere.
+/// Highest token: the largest number that JSON represents exactly everywhere.
 pub const MOST_TOKEN: u64 = 1 << 53;
 
-/// What stands at `lock/NAME`.
+/// Value at `lock/NAME`.
 ///
-/// The holder writes there twice, as a node does for a slot: first nothing, by which it learns the revision, then this, which names that
-/// revision. So a word that is put there again counts for nothing.
+/// The holder writes the key twice, as a node does for a slot: first an empty value, whose revision
+/// it learns, then this value, which names that revision. A copy that is written there again
+/// therefore counts for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
-    /// The lock.
+    /// Name of the lock.
     pub lock: Name,
-    /// The holder, which signs this.
+    /// Holder of the lock, which signs this.
     pub node: Node,
-    /// The revision of the first write there.
+    /// Revision of the first write there.
     pub first: u64,
-    /// Grows from holder to holder.
+    /// Token, which increases with each holder.
     pub token: u64,
-    /// Since when it holds it, milliseconds of its wall clock after 1970.
+    /// Time since which the node holds it, in milliseconds of its wall clock after 1970.
     pub since: u64,
-    /// Who else may, as far as the holder knows.
+    /// Candidates for the lock, as far as the holder knows.
     pub candidates: Vec<Node>,
-    /// At `move/NAME/NODE`, where the node is an operator that wants the lock to go on: to whom, from the one with this token. Nothing else
-    /// there means anything.
+    /// New holder, in a value at `move/NAME/NODE`, which an operator's node signs to move the lock
+    /// away from the holder with this token. The other fields mean nothing there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Node>,
-    /// Whether the holder beats for the lock ([`Beat`](super::beat::Beat)), so that others may remove this if it does not any more.
+    /// Whether the holder beats for the lock ([`Beat`](super::beat::Beat)), so that other nodes may
+    /// remove this if the beats stop.
     pub beats: bool,
 }
 
@@ -63,34 +66,36 @@ impl Content for Lock {
     }
 }
 
-/// What an operator's node signs at `move/NAME/NODE/reset`: from which token on a lock that nobody holds is taken. It stays there for
-/// candidates that are away.
+/// Reset of a lock's tokens, which an operator's node signs at `move/NAME/NODE/reset`: the token
+/// from which on a lock without a holder may be acquired. It stays there for disconnected
+/// candidates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
-    /// The lock.
+    /// Name of the lock.
     pub lock: Name,
-    /// The operator's node, which signs this.
+    /// Node of the operator, which signs this.
     pub node: Node,
-    /// The token that counts as the last one; the next holder has one more.
+    /// Token that counts as the last one; the next holder has one more.
     pub token: u64,
-    /// Milliseconds of the operator's wall clock after 1970, and higher than any number of this lock that its node knows. A candidate
-    /// takes each number once, and none below it afterwards.
+    /// Milliseconds of the operator's wall clock after 1970, and higher than any number of this
+    /// lock that its node knows. A candidate accepts each number once, and no lower one afterwards.
     pub number: u64,
-    /// What nodes had published of the lock by then. So a candidate can tell which tokens are from before the reset, and whether it
-    /// knows one that is not.
+    /// Tokens that nodes had published of the lock by then. From these a candidate determines which
+    /// tokens are from before the reset, and whether it knows one that is not.
     pub before: Vec<Published>,
 }
 
-/// What a node published of a lock's tokens.
+/// Token of a lock that a node published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// The node.
+    /// Node that published it.
     pub node: Node,
-    /// Its token.
+    /// Highest token that the node knew.
     pub token: u64,
-    /// Number of the newest reset that it had taken; 0 for none.
+    /// Number of the newest reset that it had accepted; 0 for none.
     pub reset: u64,
-    /// Orders the versions of what it publishes ([`Inventory::order`](super::inventory::Inventory::order)).
+    /// Number that orders the node's inventories
+    /// ([`Inventory::order`](super::inventory::Inventory::order)).
     pub serial: u64,
 }
 

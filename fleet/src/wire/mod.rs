@@ -1,42 +1,45 @@
-//! PURE: what stands in the backend, as bytes: keys and values, versioned, bounded, and read as if an enemy had written them.
+//! PURE: contents of the backend as bytes: keys and values, versioned, bounded, and parsed as
+//! untrusted input.
 //!
-//! A value is an [`envelope`]: a kind, a namespace and a body under one signature. Its body cannot be had before a verifier
-//! has said yes to those very bytes. Bodies are JSON; every bound is checked when one is written and when one is read.
+//! A value is an [`envelope`]: a kind, a namespace and a body under one signature. The body cannot
+//! be read before a verifier has accepted the signature over exactly these bytes. Bodies are JSON;
+//! every bound is checked on writing and on reading.
 
-/// That a node with places is alive.
+/// Beat of a node with slots or locks.
 pub mod beat;
-/// What the bodies of all kinds have in common.
+/// Bodies of all kinds.
 pub mod body;
-/// A kind, a namespace and a body, and the signature over them.
+/// Kind, namespace and body, and the signature over them.
 pub mod envelope;
-/// What runs did, told when it happens.
+/// Events of runs, published as they happen.
 pub mod event;
-/// What a node tells of itself.
+/// Inventory that a node publishes.
 pub mod inventory;
-/// Where values stand.
+/// Keys of values.
 pub mod key;
-/// What a trigger carries of its past.
+/// Origins of a trigger.
 pub mod lineage;
-/// Which of some nodes it is.
+/// Holder of a lock.
 pub mod lock;
-/// What became of a trigger.
+/// Status of a trigger.
 pub mod outcome;
-/// How much is kept of what each sender causes.
+/// Limits of what is stored for each sender.
 pub mod quota;
-/// An event that matched a rule, as it is handed over.
+/// Event that matched a rule, as it is handed over.
 pub mod rule_match;
-/// The right to run now.
+/// Slot of a node in a group.
 pub mod slot;
-/// The targets of a rolling run.
+/// Targets of a rolling run.
 pub mod targets;
-/// A request that Puppet runs on another node.
+/// Request that Puppet runs on another node.
 pub mod trigger;
-/// A value at its key, with its revision.
+/// Value at its key, with its revision.
 pub mod value;
 
 pub use again_base::schema::{Malformed, name, shown};
 
-/// Why bytes that begin otherwise than `magic`, which ends with the version, are not read. If they are of another version, it is named.
+/// Error about bytes that do not begin with `magic`, which ends with the version. If they are
+/// of another version, the message names it.
 pub fn other_version(magic: &[u8; 4], bytes: &[u8], what: &str) -> Malformed {
     let [family @ .., known] = magic;
     let is_other = |version: &&u8| version.is_ascii_alphanumeric() && *version != known;

@@ -1,4 +1,5 @@
-//! What became of a trigger, told by its target: to the sender, and to everyone as part of a story.
+//! Status of a trigger, which its target publishes: to the sender, and to all nodes as part of a
+//! story.
 
 use again_base::layout::Tone;
 use serde::{Deserialize, Serialize};
@@ -9,48 +10,49 @@ use super::key::Key;
 use super::lineage::{MOST_ORIGINS, Origin};
 use super::name::{Id, Name, Node};
 
-/// The longest sentence of a result, in bytes.
+/// Longest sentence of a result, in bytes.
 const MOST_WORDS: usize = 1000;
-/// The longest name of a log, in bytes.
+/// Longest name of a log, in bytes.
 const MOST_LOG: usize = 64;
 
 again_base::shown_words! {
-    /// An outcome.
+    /// Outcome of a trigger.
     pub enum Outcome {
-        /// It waits at the target, in the target's own replays.
+        /// The target has accepted the trigger; it waits there, in the target's own replay ledger.
         Taken = "taken",
-        /// It cannot be taken yet; the target looks at it again until its ttl is over.
+        /// The target cannot accept the trigger yet; it checks the trigger again until the ttl has
+        /// passed.
         Held = "held",
-        /// The target does not take it.
+        /// The target rejects the trigger.
         Refused = "refused",
-        /// A newer one of the same name took its place.
+        /// A newer trigger of the same name replaced it.
         Superseded = "superseded",
-        /// The sender took it back in time.
+        /// The sender cancelled the trigger in time.
         Cancelled = "cancelled",
-        /// The sender wanted it back, but it had been taken.
+        /// The sender tried to cancel the trigger after it had been accepted.
         TooLate = "too late",
-        /// Another run did its job.
+        /// Another run did the trigger's job.
         Satisfied = "satisfied",
-        /// Its run has begun.
+        /// The trigger's run has begun.
         Started = "started",
-        /// Its run has ended, and changed something.
+        /// The trigger's run has ended, and changed something.
         Changed = "changed",
-        /// Its run has ended, and changed nothing.
+        /// The trigger's run has ended, and changed nothing.
         Unchanged = "unchanged",
-        /// Its run has failed.
+        /// The trigger's run has failed.
         Failed = "failed",
-        /// Its run has ended with an unknown outcome.
+        /// The trigger's run has ended with an unknown outcome.
         Unknown = "unknown",
-        /// Its ttl was over before it could be taken.
+        /// The trigger's ttl passed before the trigger could be accepted.
         Expired = "expired",
-        /// A program is going to be called for it: its call is on disk.
+        /// The trigger calls a program: the call is stored on disk.
         Called = "called",
-        /// Its turn in a rolling run came when too many others had failed.
+        /// The trigger's turn in a rolling run came after too many other targets had failed.
         Halted = "halted",
     }
 }
 
-/// Class of an outcome for whoever wants the trigger's run; what a person has to look at comes first.
+/// Class of an outcome with respect to the run that the trigger requests, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// The run failed, or there will be none because of a failure or a refusal.
@@ -66,7 +68,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The colour of tables, stories and last lines.
+    /// Colour in tables, stories and summary lines.
     pub const fn tone(self) -> Tone {
         match self {
             Class::Failed => Tone::Bad,
@@ -78,7 +80,7 @@ impl Class {
 }
 
 impl Outcome {
-    /// Its class, for every table and colour.
+    /// Class of the outcome, for all tables and colours.
     pub const fn class(self) -> Class {
         use Outcome::*;
         match self {
@@ -90,7 +92,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the sender need not keep the trigger any longer: the target has it, or will never have it.
+    /// Whether the sender may drop the trigger: the target has it, or will never have it.
     pub fn releases(self) -> bool {
         self != Outcome::Held
     }
@@ -101,7 +103,7 @@ impl Outcome {
         others.contains(&self) || self.ends_a_run()
     }
 
-    /// Whether it is how a run ends.
+    /// Whether it is the outcome of a run that has ended.
     pub fn ends_a_run(self) -> bool {
         matches!(
             self,
@@ -109,7 +111,7 @@ impl Outcome {
         )
     }
 
-    /// Whether an operator may have to act: no run has started, or not a good one.
+    /// Whether an operator may have to act: no run has started, or the run was not successful.
     pub fn is_bad(self) -> bool {
         use Outcome::{Expired, Failed, Halted, Held, Refused, Unknown};
         matches!(self, Expired | Failed | Halted | Held | Refused | Unknown)
@@ -120,12 +122,13 @@ impl Outcome {
         matches!(self, Outcome::Failed | Outcome::Unknown)
     }
 
-    /// Whether others of a rolling run count it: the run began and has not ended, or failed.
+    /// Whether the other targets of a rolling run count it: the run began and has not ended, or
+    /// failed.
     pub fn is_counted(self) -> bool {
         self.counts_as_failed() || !self.is_final() && self != Outcome::Held
     }
 
-    /// Whether nothing more will be told.
+    /// Whether the status will not change any more.
     pub fn is_final(self) -> bool {
         !matches!(
             self,
@@ -134,61 +137,62 @@ impl Outcome {
     }
 }
 
-/// What stands at `result/SENDER/TARGET/NAME`.
+/// Value at `result/SENDER/TARGET/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TriggerStatus {
-    /// Of the trigger.
+    /// Id of the trigger.
     pub id: Id,
-    /// Of the trigger.
+    /// Number of the trigger.
     pub number: u64,
-    /// The node that fired.
+    /// Node that sent the trigger.
     pub sender: Node,
-    /// The node that tells, and signs.
+    /// Target, which publishes and signs this.
     pub target: Node,
-    /// The trigger's name.
+    /// Name of the trigger.
     pub name: Name,
-    /// What became of it.
+    /// Outcome of the trigger.
     pub outcome: Outcome,
-    /// Why, in a sentence for people; may be empty.
+    /// Reason in a sentence for people; may be empty.
     pub why: String,
     /// Time in milliseconds of the target's wall clock after 1970.
     pub at: u64,
-    /// Of the trigger's origins those that were stopped at the hop limit, there or further on.
+    /// Origins of the trigger that were stopped at the hop limit, there or further on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<Stopped>,
-    /// The run that did its job, once it has begun.
+    /// Run that did the trigger's job, once it has begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
-    /// The number above which it would have been taken, if it is superseded.
+    /// Number above which a trigger would have been accepted, if this one is superseded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
-    /// Whether it is held until its turn in a rolling run comes.
+    /// Whether it is held until its turn in a rolling run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits: bool,
 }
 
-/// The run that did a trigger's job, as its target has it on record.
+/// Run that did a trigger's job, as recorded by its target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ran {
-    /// What `again log` is asked for on that node: letters, digits and `-`.
+    /// Argument for `again log` on that node: letters, digits and `-`.
     pub log: String,
-    /// When it began, milliseconds of the target's wall clock after 1970.
+    /// Start of the run, in milliseconds of the target's wall clock after 1970.
     pub began: Option<u64>,
-    /// When it ended, by the same clock.
+    /// End of the run, according to the same clock.
     pub ended: Option<u64>,
-    /// How many reruns of its own have followed from it there.
+    /// Number of reruns of the target's own that have followed from it.
     pub reruns: u32,
-    /// How the last of these ended, if one has.
+    /// Outcome of the last of these, if one has ended.
     pub last: Option<Outcome>,
     /// Whether another one waits, or is under way.
     pub more: bool,
 }
 
 impl Ran {
-    /// Whether it keeps to its bounds. Somebody may type the name of the log into a shell.
+    /// Checks the bounds. The name of the log has to be safe in a shell, because a person may type
+    /// it there.
     ///
     /// # Errors
-    /// A sentence that says which bound it breaks.
+    /// A sentence that says which bound is exceeded.
     pub fn check(&self) -> Result<(), Malformed> {
         at_most("bytes of the name of a log", self.log.len(), MOST_LOG)?;
         let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
@@ -201,17 +205,17 @@ impl Ran {
     }
 }
 
-/// An origin that was stopped at the hop limit.
+/// Origin that was stopped at the hop limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stopped {
-    /// Its id.
+    /// Id of the origin.
     pub origin: Id,
-    /// The way that it had come, in words.
+    /// Path from the origin, in words.
     pub way: String,
 }
 
 impl TriggerStatus {
-    /// Where the sender of the trigger looks for this.
+    /// Key at which the sender of the trigger finds this.
     pub fn key(&self) -> Key {
         Key::Result {
             sender: self.sender.clone(),
@@ -220,7 +224,7 @@ impl TriggerStatus {
         }
     }
 
-    /// Why, and what was stopped.
+    /// Reason, and the origins that were stopped.
     pub fn sentence(&self) -> String {
         let ways = self.stopped.iter().map(|one| one.way.as_str());
         let parts = std::iter::once(self.why.as_str()).chain(ways);
@@ -228,7 +232,7 @@ impl TriggerStatus {
         parts.join("; ")
     }
 
-    /// Whether the target's own replays have more to tell of it: its run, or reruns that follow.
+    /// Whether the target will publish more about it: its run, or reruns that follow.
     pub fn goes_on(&self) -> bool {
         let has_more = self.ran.as_ref().is_some_and(|ran| ran.more);
         has_more || [Outcome::Taken, Outcome::Started].contains(&self.outcome)
@@ -261,12 +265,13 @@ impl Content for TriggerStatus {
     }
 }
 
-/// What stands at `story/NODE/ORIGIN/TRIGGER`: a result, and how its trigger came here from one of its origins.
+/// Value at `story/NODE/ORIGIN/TRIGGER`: a result, and the path of its trigger from one of its
+/// origins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// What became of the trigger.
+    /// Status of the trigger.
     pub told: TriggerStatus,
-    /// The origin, and the way from there.
+    /// Origin, and the path from there.
     pub origin: Origin,
 }
 
@@ -298,12 +303,12 @@ fn sentence(text: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A sentence as it may be told: cut at its bound, controls replaced.
+/// Sentence for publication: truncated at its bound, control characters replaced.
 pub fn words(text: &str) -> String {
     cut(text, MOST_WORDS)
 }
 
-/// A text cut at so many bytes, controls replaced.
+/// Text truncated to `most` bytes, control characters replaced.
 pub fn cut(text: &str, most: usize) -> String {
     let mut words = String::new();
     for c in text.chars() {

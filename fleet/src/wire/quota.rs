@@ -1,33 +1,33 @@
-//! How much is kept of what each sender causes, so that none of them takes the room of the others.
+//! Limits of what is stored for each sender, so that none uses the space of the others.
 
 use std::collections::BTreeMap;
 
-/// A number of values, and their bytes.
+/// Number of values, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// How many values.
+    /// Number of values.
     pub values: usize,
-    /// Their bytes together.
+    /// Total number of bytes.
     pub bytes: usize,
 }
 
-/// What is kept of each sender, up to a limit that is the same for all.
+/// Amounts that are stored for each sender, up to a limit that is the same for all.
 #[derive(Debug, Clone)]
 pub struct Quotas<K> {
     limit: Amount,
-    /// Of all senders together.
+    /// Limit for the bytes of all senders together.
     most_bytes: usize,
     kept: BTreeMap<K, Amount>,
     values: usize,
     bytes: usize,
 }
 
-/// The part of a sender's limit up to which a sender has little: 1 of this many. What all of them together may have is
-/// only half for those that have more.
+/// Divisor of a sender's limit in bytes: a sender with at most this part of its limit has little.
+/// For other senders the limit over all senders together is only half.
 const LITTLE: usize = 32;
 
 impl<K: Ord + Clone> Quotas<K> {
-    /// Nothing is kept yet.
+    /// Quotas without any stored value.
     pub fn new(limit: Amount) -> Self {
         Quotas {
             limit,
@@ -38,14 +38,16 @@ impl<K: Ord + Clone> Quotas<K> {
         }
     }
 
-    /// With a limit for the bytes of all senders together. Half of it is for senders that have little.
+    /// Sets a limit for the bytes of all senders together. Half of it is reserved for senders that
+    /// have little.
     #[must_use]
     pub fn with_most_bytes(mut self, most_bytes: usize) -> Self {
         self.most_bytes = most_bytes;
         self
     }
 
-    /// Whether one more value of this size, in bytes, may be kept of a sender. The first one may, however large, if all together have room.
+    /// Whether one more value of this size, in bytes, may be stored for a sender. Its first value
+    /// may have any size, if the limit over all senders allows it.
     pub fn has_room(&self, sender: &K, bytes: usize) -> bool {
         let kept = self.kept.get(sender).copied().unwrap_or_default();
         let with_it = kept.bytes.saturating_add(bytes);
@@ -59,20 +61,21 @@ impl<K: Ord + Clone> Quotas<K> {
         all_have_room && (kept.values == 0 || is_within)
     }
 
-    /// How full it is with the bytes of all senders together: 0 to 2. One less is room for senders that have little, 0 for others too.
+    /// Fill level with the bytes of all senders together, from 0 to 2: at 0 there is space for all
+    /// senders, at 1 for those that have little.
     pub fn fullness(&self) -> u8 {
         let part = self.most_bytes / 8;
         u8::from(self.bytes > 3 * part) + u8::from(self.bytes > 6 * part)
     }
 
-    /// Whether no more than half of what may be kept of a sender is.
+    /// Whether at most half of a sender's limit is used.
     pub fn is_half_empty(&self, sender: &K) -> bool {
         self.kept.get(sender).is_none_or(|kept| {
             2 * kept.values <= self.limit.values && 2 * kept.bytes <= self.limit.bytes
         })
     }
 
-    /// Counts a value that is kept.
+    /// Counts a value that is stored.
     pub fn add(&mut self, sender: &K, bytes: usize) {
         let kept = self.kept.entry(sender.clone()).or_default();
         kept.values += 1;
@@ -81,7 +84,7 @@ impl<K: Ord + Clone> Quotas<K> {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Counts a value that was counted before, and is kept no longer.
+    /// Subtracts a counted value that is no longer stored.
     pub fn remove(&mut self, sender: &K, bytes: usize) {
         let Some(kept) = self.kept.get_mut(sender) else {
             return;
@@ -95,7 +98,7 @@ impl<K: Ord + Clone> Quotas<K> {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// How many values are kept of all senders together.
+    /// Number of stored values of all senders together.
     pub fn values(&self) -> usize {
         self.values
     }

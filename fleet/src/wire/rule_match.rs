@@ -1,5 +1,6 @@
-//! An event that matched a rule, as the service hands it over to the executor: the rule's name, which event of which batch, and what the
-//! node told of itself where the rule asks for that. Batch and inventory are as their node signed them; the rest is nobody's word.
+//! Event that matched a rule, as the service passes it to the executor: the rule's name, the batch
+//! and number of the event, and the node's inventory if the rule requires it. Batch and inventory
+//! are signed by their node; the rest is unsigned.
 
 use std::sync::Arc;
 
@@ -7,34 +8,34 @@ use super::Malformed;
 use super::body::at_most;
 use super::envelope::{self, Reader};
 
-/// The longest name of a rule, in characters.
+/// Longest name of a rule, in characters.
 pub const MOST_NAME: usize = 64;
-/// The longest of these, in bytes.
+/// Longest rule match, in bytes.
 pub const MOST: usize = 2 * envelope::MOST + (1 << 10);
 
-/// Format and version.
+/// Format and version of a rule match.
 const MAGIC: &[u8] = b"AGE1";
 
-/// One event that matched one rule.
+/// Event that matched a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatch {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
-    /// The number of the event.
+    /// Number of the event.
     pub n: u64,
-    /// The batch that it is in, sealed.
+    /// Batch that contains the event, sealed.
     pub batch: Arc<[u8]>,
-    /// What its node told of itself, sealed.
+    /// Inventory of the event's node, sealed.
     pub inventory: Option<Arc<[u8]>>,
 }
 
 impl RuleMatch {
-    /// Whether these bytes may be one.
+    /// Whether the bytes begin like a rule match.
     pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// How long it is, written.
+    /// Length in bytes when written.
     pub fn length(&self) -> usize {
         let parts = self.parts().map(<[u8]>::len);
         MAGIC.len() + 8 + parts.iter().map(|length| 4 + length).sum::<usize>()
@@ -45,7 +46,7 @@ impl RuleMatch {
         [self.rule.as_bytes(), &self.batch, inventory]
     }
 
-    /// Writes it.
+    /// Writes the rule match as bytes.
     pub fn write(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.length());
         out.extend(MAGIC);
@@ -57,10 +58,10 @@ impl RuleMatch {
         out
     }
 
-    /// Reads one.
+    /// Reads a rule match.
     ///
     /// # Errors
-    /// It is none, or breaks a bound.
+    /// The bytes are not a rule match, or exceed a bound.
     pub fn read(bytes: &[u8]) -> Result<RuleMatch, Malformed> {
         at_most("bytes of an event that matched a rule", bytes.len(), MOST)?;
         let mut reader = Reader { rest: bytes };

@@ -1,4 +1,4 @@
-//! The right to run now: a node says that it runs, or waits until it may.
+//! Slot of a node in a group: the node runs, or waits for its turn.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,30 +7,32 @@ use super::body::{Content, Placed, at_most};
 use super::key::Key;
 use super::name::{Name, Node};
 
-/// How many slots a group may have.
+/// Most slots in a group.
 pub const MOST_SLOTS: u32 = 100_000;
-/// The longest reason, in bytes.
+/// Longest reason, in bytes.
 pub const MOST_WHY: usize = 128;
 
-/// What stands at `slot/GROUP/NODE`.
+/// Value at `slot/GROUP/NODE`.
 ///
-/// A node writes there twice: first nothing, by which it learns the revision, then this, which names that revision. So a value counts in
-/// one place only, and nobody can put it there again when the node has gone.
+/// A node writes the key twice: first an empty value, whose revision it learns, then this value,
+/// which names that revision. The value is therefore valid only for that first write, and a copy
+/// that is written there after the node has left is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// The group.
+    /// Name of the group.
     pub group: Name,
-    /// The node, which signs this.
+    /// Node that runs or waits, which signs this.
     pub node: Node,
-    /// The revision of the first write there.
+    /// Revision of the first write there.
     pub first: u64,
-    /// How many slots the group has, as far as this node knows.
+    /// Number of slots of the group, as far as this node knows.
     pub limit: u32,
-    /// Since when it waits, milliseconds of its wall clock after 1970.
+    /// Time since which it waits, in milliseconds of its wall clock after 1970.
     pub since: u64,
-    /// What for, in its own words.
+    /// Reason for which it needs the slot, in its own words.
     pub why: String,
-    /// Whether the node beats for this place ([`Beat`](super::beat::Beat)), so that others may remove it if it does not any more.
+    /// Whether the node beats for this slot ([`Beat`](super::beat::Beat)), so that other nodes may
+    /// remove it if the beats stop.
     pub beats: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The targets of a rolling run that stops after failures, as its sender lists them once.
+//! Targets of a rolling run that stops after failures, as its sender lists them once.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,22 @@ use super::body::{Content, Placed};
 use super::key::Key;
 use super::name::{Id, Node};
 
-/// What stands at `story/SENDER/ID/targets`. About 5,000 certnames fit into the longest body.
+/// Value at `story/SENDER/ID/targets`. About 5,000 certnames fit into the longest body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Targets {
     /// Id of the run's triggers.
     pub id: Id,
-    /// The node that sent them, which signs this.
+    /// Node that sent them, which signs this.
     pub sender: Node,
-    /// The origin below which each target publishes what became of its trigger: all of the triggers have it.
+    /// Origin below which each target publishes the status of its trigger: all of the triggers have
+    /// it.
     pub origin: Id,
-    /// The targets.
+    /// Targets of the rolling run.
     pub targets: BTreeSet<Node>,
 }
 
 impl Targets {
-    /// Where it stands.
+    /// Key at which the list is stored.
     pub fn key(&self) -> Key {
         Key::Targets {
             sender: self.sender.clone(),

@@ -1,4 +1,5 @@
-//! A request that Puppet runs on another node. It carries no command and no option but a bounded delta.
+//! Request that Puppet runs on another node. It carries no command and no option except a bounded
+//! delta.
 
 use again_base::model::{Span, Walltime};
 use serde::{Deserialize, Serialize};
@@ -10,61 +11,64 @@ use super::lineage::Lineage;
 use super::name::{Id, Name, Node, OF_RULES};
 use super::slot::MOST_SLOTS;
 
-/// The longest time that a trigger may wait to be taken, in milliseconds: a day.
+/// Longest ttl of a trigger, in milliseconds: a day.
 pub const MOST_TTL: u64 = 86_400_000;
-/// The longest delta, in milliseconds: a day.
+/// Longest delta, in milliseconds: a day.
 pub const MOST_DELTA: u64 = 86_400_000;
-/// How many targets one firing may have.
+/// Most targets of a trigger.
 pub const MOST_TARGETS: u32 = 1 << 20;
 
 again_base::shown_words! {
-    /// What a sender asks for.
+    /// Request of a sender.
     pub enum Ask {
         /// Run Puppet.
         Run = "run",
-        /// Forget what was asked for under this name before, unless it was taken.
+        /// Forget an earlier request of this name, unless it was accepted.
         Cancel = "cancel",
     }
 }
 
-/// What stands at `to/TARGET/SENDER/NAME`. All of it is signed.
+/// Value at `to/TARGET/SENDER/NAME`. All of it is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Trigger {
-    /// What is asked for.
+    /// Request of the sender.
     pub ask: Ask,
-    /// Of the trigger; in messages, results and stories.
+    /// Id of the trigger in messages, results and stories.
     pub id: Id,
-    /// The node that is to run Puppet.
+    /// Node that has to run Puppet.
     pub target: Node,
-    /// The node that signs.
+    /// Node that signs the trigger.
     pub sender: Node,
-    /// The node that the sender speaks for, where it is another one.
+    /// Node on whose behalf the sender acts, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_behalf: Option<Node>,
-    /// Which of the sender's triggers for this target it is: a newer one of the same name takes its place.
+    /// Name of the trigger: a newer trigger of the sender for this target with the same name
+    /// replaces it.
     pub name: Name,
-    /// Grows with every trigger of this sender, target and name: milliseconds of the wall clock, at least the last + 1.
+    /// Number, which increases with every trigger of this sender, target and name: milliseconds of
+    /// the wall clock, at least the last number + 1.
     pub number: u64,
-    /// When it was fired, milliseconds of the sender's wall clock after 1970; not after `number`.
+    /// Time at which it was sent, in milliseconds of the sender's wall clock after 1970; not after
+    /// `number`.
     pub at: u64,
-    /// How long it may wait to be taken, milliseconds.
+    /// Time within which it has to be accepted, in milliseconds.
     pub ttl: u64,
-    /// How long the target waits at least, milliseconds.
+    /// Time that the target waits at least, in milliseconds.
     pub delta: u64,
-    /// How many targets were fired at together.
+    /// Number of targets that it was sent to together.
     pub targets: u32,
-    /// How many of them may run at a time; 0 for all.
+    /// Most targets that may run at the same time; 0 for all.
     #[serde(default, skip_serializing_if = "is_none")]
     pub parallel: u32,
-    /// How many of them have failed when the rest no longer begins; 0 for any number.
+    /// Number of failed targets at which the rest does not begin any more; 0 for no limit.
     #[serde(default, skip_serializing_if = "is_none")]
     pub stop_after: u32,
-    /// Where it comes from.
+    /// Origins of the trigger.
     pub lineage: Lineage,
 }
 
 impl Trigger {
-    /// Where it stands.
+    /// Key at which the trigger is stored.
     pub fn key(&self) -> Key {
         Key::To {
             target: self.target.clone(),
@@ -73,22 +77,22 @@ impl Trigger {
         }
     }
 
-    /// The node whose change this is: the sender, or the one that it speaks for.
+    /// Node whose change this is: the sender, or the node on whose behalf it acts.
     pub fn firing(&self) -> &Node {
         self.on_behalf.as_ref().unwrap_or(&self.sender)
     }
 
-    /// When it was fired, by the sender's clock.
+    /// Time at which it was sent, on the sender's clock.
     pub fn fired(&self) -> Walltime {
         Walltime::from_millis(self.at)
     }
 
-    /// When nobody may take it any more, by the sender's clock.
+    /// Time after which it may not be accepted any more, on the sender's clock.
     pub fn expires(&self) -> Walltime {
         Walltime::from_millis(self.at.saturating_add(self.ttl))
     }
 
-    /// How many targets may start together.
+    /// Number of targets that may start together.
     pub fn together(&self) -> u32 {
         match self.parallel {
             0 => self.targets,
@@ -96,22 +100,22 @@ impl Trigger {
         }
     }
 
-    /// The delta.
+    /// Delta as a span.
     pub fn delta(&self) -> Span {
         Span::from_nanos(self.delta.saturating_mul(1_000_000))
     }
 }
 
-/// Whether a number says nothing. It is written as before there was one.
+/// Whether a number is 0. Such a field is left out, as in versions before it existed.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 pub fn is_none(number: &u32) -> bool {
     *number == 0
 }
 
-/// Whether a rolling run keeps to its bounds.
+/// Checks the bounds of a rolling run.
 ///
 /// # Errors
-/// A sentence that says which it breaks.
+/// A sentence that says which bound is exceeded.
 pub fn check_rolling(parallel: u32, stop_after: u32) -> Result<(), Malformed> {
     if parallel.max(stop_after) > MOST_SLOTS {
         return Err(Malformed::new(format!(
@@ -149,7 +153,7 @@ impl Content for Trigger {
             return Err(Malformed::new("a trigger has at least one target"));
         }
         check_rolling(self.parallel, self.stop_after)?;
-        // What makes it enough to remember numbers for the longest ttl.
+        // Because of this bound it is enough to remember numbers for the longest ttl.
         if self.at > self.number {
             return Err(Malformed::new("the trigger was fired after its number was"));
         }

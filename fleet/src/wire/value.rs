@@ -1,22 +1,22 @@
-//! What the backend shows at a key.
+//! Values that the backend returns.
 
-/// A value, and the write that made it.
+/// Value at a key, with the revision of its write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Where it stands.
+    /// Key of the value.
     pub key: String,
-    /// What stands there.
+    /// Content of the value.
     pub bytes: Vec<u8>,
-    /// Of its write.
+    /// Revision of its write.
     pub revision: u64,
-    /// Of the first write since nothing stood there, where the backend says it.
+    /// Revision of the write that created the key, if the backend reports it; otherwise 0.
     pub first: u64,
-    /// How many writes there were since then; 0 where the backend does not say it.
+    /// Number of writes since then, including that one; 0 if the backend does not report it.
     pub writes: u64,
 }
 
 impl Value {
-    /// One of a backend that says no more of it.
+    /// Value from a backend that reports neither `first` nor `writes`.
     pub fn new(key: String, bytes: Vec<u8>, revision: u64) -> Value {
         let (first, writes) = (0, 0);
         Value {
@@ -28,7 +28,7 @@ impl Value {
         }
     }
 
-    /// Bytes of the key and of what is kept of the value.
+    /// Number of bytes of the key and the content.
     pub fn size(&self) -> usize {
         self.key.len() + self.bytes.len()
     }
