@@ -5,7 +5,6 @@
 //! never a missing one. `pending/whole-PLACE.BOOT` exists once the index was completed under that
 //! boot. Under any other boot, after an upgrade or a power failure, the index is rebuilt from the
 //! directories and the records.
-//! a power failure, it is rebuilt from the directories and the records.
 
 use std::collections::BTreeSet;
 use std::fs::{DirEntry, File};

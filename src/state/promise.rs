@@ -23,7 +23,7 @@ impl Timer {
         }
         let waits = |span: Span| if old.hurry { Span::ZERO } else { span };
         let mut promises = old.promises.clone();
-        // A new request by a person does not keep the older request of that person.
+        // A request from a command line leaves no promise when a newer one replaces it.
         promises.extend((old.origin == Origin::Run).then(|| Promise {
             run: old.waits_for,
             due: old.due,

@@ -79,7 +79,6 @@ impl Store {
     ///
     /// # Errors
     /// The failed operation and its file.
-    /// What failed on which file.
     pub fn count_start(&self, cap: Cap, at: &Moment, target: &str, token: &str) -> Result<bool> {
         let _lock = self.lock_starts()?;
         let counts = |start: &Start| start.at.age(at) < cap.window;
