@@ -8,9 +8,9 @@ use again_base::model::{Base, Boottime, End, Outcome, Span};
 /// When a driver has reached its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Until {
-    /// No request for another run is pending.
+    /// Nothing asks for another run.
     Requests,
-    /// No request for another run is pending, and the last run changed nothing.
+    /// Nothing asks for another run, and the last one changed nothing.
     Clean,
 }
 

@@ -436,8 +436,8 @@ impl Life {
         self.denied = why;
     }
 
-    /// Ends a run that has outlived its time: TERM, and KILL if that does not help. Returns
-    /// the deadline.
+    /// Ends a run that has exceeded its time: with TERM, and with KILL if that does not help.
+    /// Returns the deadline.
     fn end_holder(&mut self, handle: &Handle, age: Span) -> Option<Boottime> {
         let (who, now) = (handle.identity(), clock::boottime());
         let told = self.told.filter(|(told, _)| *told == who);

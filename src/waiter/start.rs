@@ -55,7 +55,7 @@ pub struct Armed {
     pub timer: Timer,
     /// Timer as recorded.
     pub replaced: Option<Timer>,
-    /// Reason why there is no scope, although one was wanted.
+    /// Timer that it replaced.
     pub scope_failed: Option<String>,
 }
 
