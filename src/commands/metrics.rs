@@ -41,13 +41,13 @@ pub fn main(global: &Global) -> Result<Exit> {
 
 /// Conversion of a number of the service into a sample.
 enum Of {
-    /// It is one.
-    Number,
     /// The number itself.
-    Total,
+    Number,
     /// A count since the service began.
-    Time,
+    Total,
     /// A time in milliseconds, converted to seconds.
+    Time,
+    /// The time since then in seconds; 0 for none.
     Age,
 }
 

@@ -51,11 +51,11 @@ pub enum ScopeWish {
 /// The result of arming.
 #[derive(Debug)]
 pub struct Armed {
-    /// The timer as recorded.
-    pub timer: Timer,
     /// Timer as recorded.
-    pub replaced: Option<Timer>,
+    pub timer: Timer,
     /// Timer that it replaced.
+    pub replaced: Option<Timer>,
+    /// Reason why there is no scope, although one was wanted.
     pub scope_failed: Option<String>,
 }
 
