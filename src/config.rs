@@ -24,7 +24,7 @@ const TIMES_TOTAL: u32 = 3;
 /// Whether a waiter gets a systemd scope of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
-    /// Where systemd runs and we are root.
+    /// A scope if systemd runs and this process is root's.
     Auto,
     /// Nowhere.
     Never,

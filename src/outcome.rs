@@ -226,7 +226,7 @@ fn take_out(store: &Store, record: &mut Record, now: &Moment) -> (Vec<Ended>, Ve
 struct Traces {
     kind: Kind,
     started: Walltime,
-    /// Who ended the rerun, and how.
+    /// User who ended the rerun, and the way.
     stopped: Option<String>,
     /// Time of the last write to the log, if any.
     wrote: Option<Walltime>,

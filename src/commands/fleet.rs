@@ -25,9 +25,9 @@ const PLACES: [&str; 2] = ["/usr/local/bin", "/usr/bin"];
 
 /// Settings file of the second program, unless its environment names another.
 const SETTINGS: &str = "/etc/again-fleet.toml";
-/// Time that a run waits before it proceeds without a slot, as it would if that program were
-/// installed and got no answer. A random part keeps runs that wait at the same time from proceeding
-/// together.
+/// Minimum time that a run waits before it proceeds without a slot, as it would if that program
+/// were installed and did not answer. A random time up to [`SPREAD`] is added, so that runs which
+/// wait at the same time do not proceed together.
 const PATIENCE: Span = Span::from_secs(10);
 const SPREAD: Span = Span::from_secs(30);
 /// Maximum age of the service's file: it is written every half minute.

@@ -43,7 +43,7 @@ pub fn main(global: &Global) -> Result<Exit> {
 enum Of {
     /// The number itself.
     Number,
-    /// A count since the service began.
+    /// A total, as a counter.
     Total,
     /// A time in milliseconds, converted to seconds.
     Time,

@@ -131,7 +131,7 @@ impl View<'_> {
         loop {
             let (report, this_run) = self.report();
             match &drawn {
-                // When the terminal is in our foreground again, SIGCONT has arrived.
+                // Nothing is drawn in the background; SIGCONT announces the foreground.
                 Some(_) if terminal::is_anothers() => {}
                 Some(terminal) => self.draw(terminal, &mut frame, &report)?,
                 None => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use again_base::model::{Base, Boottime, End, Outcome, Span};
 
-/// When a driver has reached its goal.
+/// Goal of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Until {
     /// Nothing asks for another run.
@@ -115,7 +115,7 @@ pub enum Finish {
     Converged,
     /// The last run failed.
     Failed,
-    /// It cannot be known whether the last run changed anything.
+    /// The evidence does not show whether the last run changed anything.
     Unclear,
     /// The maximum number of runs is reached.
     Cap,

@@ -35,7 +35,7 @@ pub fn place(slots: [Option<Slot>; 2], ready: Boottime, due: Boottime, now: Boot
         .filter(|(_, slot)| serves(slot))
         .min_by_key(|(_, slot)| slot.due);
     match (first, free) {
-        // That timer has to wait for other triggers, and these need not.
+        // The first timer has to wait for other triggers, and the new ones need not.
         (Some((_, slot)), Some(free)) if slot.ready.is_some_and(|ready| ready > due) => {
             Place::Free(free)
         }

@@ -51,7 +51,8 @@ fn path(seen: &Seen) -> Option<Vec<u8>> {
     own.or_else(|| split_block(&seen.cmdline).into_iter().next())
 }
 
-/// Name of a process's program; for busybox and python, the name of the applet or script.
+/// Name of a process's program: for busybox the applet's, for a python that runs supervisord
+/// `supervisord`.
 fn program(seen: &Seen) -> &[u8] {
     let mut words = seen
         .cmdline

@@ -23,7 +23,7 @@ const OF_THE_RUN: [&str; 11] = [
     "environment",
 ];
 
-/// Those of these settings that are paths.
+/// Settings of [`OF_THE_RUN`] that are paths.
 const PATHS: [&str; 3] = ["confdir", "vardir", "ssldir"];
 
 /// Puppet's defaults for these settings (lib/puppet/defaults.rb). The others follow from these,

@@ -30,7 +30,7 @@ pub fn make(request: &Request<'_>) -> Result<Answer> {
     }
     match &seen.plan {
         Ok(plan) => waiter::take(request, &seen, plan),
-        // There is no target whose history could have it.
+        // Without a target, the refusal cannot be recorded.
         Err(refusal) => Ok(Answer {
             line: format!("again: {refusal}"),
             exit: request.exit(refusal),

@@ -117,7 +117,7 @@ impl Taking<'_> {
             _ => {
                 let uid = request.around.uid;
                 timer.lineage = triggered::lineage(seen, plan, uid, rerun.as_ref(), store, now);
-                // Those triggers have their run.
+                // These triggers have already had their run.
                 timer.lineage.triggers.clear();
                 self.set(&mut locked, &request.name, timer, &order, &case)
             }

@@ -147,7 +147,7 @@ impl Change {
     /// Writes the message to the system log and prints it to the caller.
     ///
     /// # Errors
-    /// Those of [`layout::say_clean`].
+    /// Errors of [`layout::say_clean`].
     pub fn say(&self) -> io::Result<()> {
         self.log();
         layout::say_clean(&self.line)

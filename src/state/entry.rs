@@ -29,7 +29,7 @@ pub struct Entry {
     /// For a refusal [`again_base::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// How an ended run ended.
+    /// Outcome of an ended run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// Whether the time of the end is unknown: it lies before `at`.

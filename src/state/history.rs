@@ -20,7 +20,7 @@ const OLDER: &str = "history.1.jsonl";
 /// Appends a line with a single write(2), so that lines of several writers do not mix.
 ///
 /// # Errors
-/// Those of open(2) and write(2).
+/// Errors of open(2) and write(2).
 pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     let path = state_dir.join("history.jsonl");
     let mut line = serde_json::to_vec(entry)?;

@@ -13,7 +13,7 @@ use again_base::sys::clock::moment;
 use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::{is_alive, own_identity};
 
-/// How long a replaced waiter may take to end before it is killed.
+/// Time that a replaced waiter has to end before it is killed.
 const REPLACED_LIMIT: Duration = Duration::from_secs(1);
 
 /// Finishes what a replacement, a stop or a killed process has left of a target: ends the waiters

@@ -92,7 +92,7 @@ impl CommandLine {
 /// Writes the ticket and the order as two lines of JSON.
 ///
 /// # Errors
-/// Those of serde_json, which these types do not provoke.
+/// Errors of serde_json, which these types do not provoke.
 pub fn encode(ticket: &Ticket, order: &Order) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(ticket)?;
     text.push(b'\n');

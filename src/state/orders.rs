@@ -75,7 +75,7 @@ impl Store {
     /// refuse memfd_create(2), and Linux before 3.17 does not have it.
     ///
     /// # Errors
-    /// Those of open(2) and write(2).
+    /// Errors of open(2) and write(2).
     pub fn unnamed_order(&self, id: &str, text: &[u8]) -> io::Result<OwnedFd> {
         // Named like an order, so that it is cleaned up if this process dies right now.
         let path = self.order_path(id, &token());
@@ -96,7 +96,7 @@ impl Store {
     /// Reads a timer's order.
     ///
     /// # Errors
-    /// Those of open(2) and read(2).
+    /// Errors of open(2) and read(2).
     pub fn read_order(&self, id: &str, token: &str) -> io::Result<Vec<u8>> {
         read_bounded(&self.order_path(id, token))
     }

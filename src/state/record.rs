@@ -207,7 +207,7 @@ pub struct Running {
     pub log_limit: u64,
     /// Puppet's summary file, which shows the outcome.
     pub lastrunfile: Option<String>,
-    /// Who ended the rerun early, and how.
+    /// User who ended the rerun early, and the way.
     pub stopped: Option<String>,
     /// Process that checks whether the rerun gets Puppet's lock, and settles it if it is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -128,8 +128,8 @@ impl Upkeep {
         arguments.extend(numbers.map(|number| number.to_string().into()));
         arguments.push(lock.as_raw_fd().to_string().into());
         let image = Image {
-            // `/proc/self/exe` is this program when the new process executes it, even if this file
-            // is replaced.
+            // Still this program when the new process executes it, even if the calling process has
+            // become another program by then.
             programs: vec!["/proc/self/exe".into()],
             arguments,
             environment: Vec::new(),

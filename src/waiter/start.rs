@@ -1,10 +1,10 @@
 //! Setting a timer: order, waiter, record, in an order that leaves no gap.
 //!
-//! The waiter is started first, and blocks until it gets the signal to continue. The record that
+//! The waiter is started first, and blocks until the requester lets it continue. The record that
 //! names it is then committed: at that moment the promise is made, and an older timer of the same
 //! name is replaced. If the requester dies before that, the waiter finds that the record does not
-//! name it and ends; if after, the waiter finds that the record names it and continues without the
-//! signal. The new waiter also ends the one that it replaces, on its own time rather than Puppet's.
+//! name it and ends; if after, the waiter finds that the record names it and continues by itself.
+//! The new waiter also ends the one that it replaces, on its own time rather than Puppet's.
 
 use std::os::fd::OwnedFd;
 
