@@ -76,7 +76,7 @@ impl Found {
     }
 
     /// Reason why that process and no other counts as the run, in a line for people. `daemon` is
-    /// the one whose command line is used; None for a run without a daemon.
+    /// the pid of the daemon whose command line is used; None for a run without a daemon.
     pub fn why(&self, daemon: Option<i32>) -> Option<String> {
         Some(match (self, daemon) {
             (Found::Run { line, .. }, None) => format!(

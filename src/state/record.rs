@@ -169,7 +169,7 @@ impl Timer {
         }
     }
 
-    /// Sets those fields after a change.
+    /// Sets the fields of [`Timer::pending`] after a change.
     pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
         self.due = pending.due;
         self.due_wall = pending.due.map(|due| now.wall + due.since(now.uptime));
