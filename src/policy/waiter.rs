@@ -145,7 +145,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether the step may last for hours, so that other nodes should not wait for this one.
+    /// Whether the step may last for hours, so that other runs should not wait for this one.
     pub fn is_long(&self) -> bool {
         matches!(
             self,
