@@ -43,8 +43,8 @@ struct Request {
 }
 
 impl Cli {
-    /// Parses a plain request, which Puppet waits for: describing all the other commands
-    /// takes a third of its time. `None` for everything else, wrong words included.
+    /// Parses a plain request, which Puppet waits for: building all the other commands takes a
+    /// third of the request's time. `None` for everything else, including invalid words.
     pub fn request(arguments: &[OsString]) -> Option<Self> {
         let words = arguments
             .get(1..)
@@ -57,7 +57,8 @@ impl Cli {
         })
     }
 
-    /// `again fleet …`, whose options are the other program's, also where they have the names of ours. `None` for all else.
+    /// Parses `again fleet …`, whose options belong to the other program, even if they have the
+    /// names of ours. `None` for everything else.
     pub fn fleet(arguments: &[OsString]) -> Option<Self> {
         let words = arguments.get(1..)?.split_first();
         let (_, words) = words.filter(|(first, _)| *first == "fleet")?;
@@ -71,7 +72,7 @@ impl Cli {
     }
 }
 
-/// Reads a whole number.
+/// Parses a whole number.
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, &'static str> {
     text.parse()
         .map_err(|_| "write a whole number of a sensible size")
@@ -82,7 +83,7 @@ pub fn is_command(word: &OsStr) -> bool {
     Cli::command().find_subcommand(word).is_some()
 }
 
-/// The command nearest to a mistyped word, if one is near.
+/// Command with the name nearest to a mistyped word, if one is near.
 pub fn meant(word: &str) -> Option<String> {
     let commands = Cli::command();
     let names = commands.get_subcommands().map(clap::Command::get_name);

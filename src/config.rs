@@ -1,4 +1,4 @@
-//! The settings: flags before `AGAIN_*` before /etc/again.toml before defaults.
+//! The settings. Precedence: flags, `AGAIN_*`, /etc/again.toml, defaults.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,16 +15,16 @@ use again_base::settings::{Setting, Value, Words, choice, option, parsed, variab
 use again_base::sys::file::read_settings;
 use again_base::toml::Written;
 
-/// Where settings are read from unless another file is named.
+/// Default settings file.
 pub const FILE: &str = "/etc/again.toml";
 
-/// The cap over all targets together, as a multiple of one target's.
+/// Default of the cap over all targets together, as a multiple of one target's.
 const TIMES_TOTAL: u32 = 3;
 
 /// Whether a waiter gets a systemd scope of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scope {
-    /// Where systemd runs and we are root.
+    /// A scope if systemd runs and this process is root's.
     Auto,
     /// Nowhere.
     Never,
@@ -39,44 +39,44 @@ pub enum Container {
     Stays,
 }
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The widest jitter; `None`: a quarter of delta, at least 2 s.
+    /// Maximum jitter; `None`: a quarter of delta, at least 2 s.
     pub jitter: Option<Span>,
-    /// How wide the jitter may grow along a chain.
+    /// Limit for the growth of the jitter along a chain.
     pub max_jitter: Span,
-    /// The cap.
+    /// Cap on the reruns of one target.
     pub cap: Cap,
-    /// The most reruns of all targets together within the cap's window.
+    /// Maximum number of reruns of all targets together within the cap's window.
     pub max_runs_total: u32,
-    /// What to do at the cap.
+    /// Action when the cap is reached.
     pub on_cap: OnCap,
-    /// What to do about a run that outlives its time.
+    /// Action for a run that exceeds its time.
     pub stuck: Stuck,
     /// Whether a rerun of Puppet waits for a slot of the fleet.
     pub slots: bool,
-    /// Whether environments are kept on disk for the time after a reboot.
+    /// Whether environments are stored on disk for use after a reboot.
     pub save_environment: bool,
     /// Whether a waiter gets a systemd scope of its own.
     pub scope: Scope,
     /// Whether a container may end with a run in it.
     pub container: Container,
-    /// How long before a shutdown a timer is held; zero: never.
+    /// Time before a shutdown during which a timer is held; zero: never.
     pub hold_before_shutdown: Span,
-    /// What is run instead of a run's own command line.
+    /// Command line that replaces a run's own.
     pub command: Option<Vec<OsString>>,
-    /// Where state is kept.
+    /// State directory.
     pub state_dir: PathBuf,
-    /// Where the output of reruns is kept.
+    /// Directory for the output of reruns.
     pub log_dir: PathBuf,
-    /// How much of that output is kept.
+    /// Limits on the output that is kept.
     pub logs: LogLimits,
-    /// Puppet's own files, where an operator named them.
+    /// Paths of Puppet's own files that the operator set.
     pub paths: Paths,
 }
 
-/// Yes or no.
+/// Boolean setting.
 #[derive(Debug)]
 struct Switch(bool);
 
@@ -94,7 +94,7 @@ impl Setting for Switch {
     }
 }
 
-/// Types of values, each with the function that reads one.
+/// Types of values, each with the function that parses it.
 macro_rules! values {
     ($($name:ident($type:ty) $read:ident;)*) => {$(
         #[derive(Debug)]
@@ -134,7 +134,7 @@ fn number(text: &str) -> Result<u32, String> {
     number.map_err(|_| format!("'{text}' is not a whole number from 0 to {}", u32::MAX))
 }
 
-/// A size in bytes, or with one of the units of journald.conf(5): powers of 1024.
+/// Parses a size in bytes, or with one of the units of journald.conf(5): powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(['K', 'M', 'G']);
     let unit = match &text[number.len()..] {
@@ -173,7 +173,7 @@ again_base::layer! {
     pidfile: PathBuf;
 }
 
-/// The keys of the file.
+/// Keys of the settings file.
 pub const KEYS: &[&str] = Layer::KEYS;
 
 impl Layer {
@@ -191,19 +191,19 @@ impl Layer {
     }
 }
 
-/// The process's own facts that settings depend on, gathered at the edge.
+/// Facts about the process that settings depend on, gathered once.
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
-    /// Our environment.
+    /// Environment of the process.
     pub environment: Vec<(OsString, OsString)>,
-    /// Our user id.
+    /// Effective user id.
     pub uid: u32,
-    /// Our home directory by the user database; Puppet takes HOME away.
+    /// Home directory according to the user database; Puppet removes HOME.
     pub home: Option<PathBuf>,
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Facts about this process.
     pub fn of_this_process() -> Self {
         let uid = again_base::sys::user::effective();
         Surroundings {
@@ -218,19 +218,19 @@ impl Surroundings {
     }
 }
 
-/// Puts the settings together.
+/// Merges the settings of all sources.
 ///
 /// # Errors
-/// A [`Usage`]: which setting is wrong, where, and how.
+/// A [`Usage`] that says which setting is wrong, where, and how.
 pub fn settings(global: &Global, run: &Run, around: &Surroundings) -> Result<Settings> {
     put_together(global, run, around)
         .map_err(|e| Usage(format!("the settings cannot be used: {e}")).into())
 }
 
-/// The settings of a command that makes no request.
+/// Settings of a command that does not make a request.
 ///
 /// # Errors
-/// As those of [`settings`].
+/// As for [`settings`].
 pub fn of_command(global: &Global) -> Result<Settings> {
     settings(global, &Run::default(), &Surroundings::of_this_process())
 }
@@ -290,7 +290,7 @@ fn put_together(global: &Global, run: &Run, around: &Surroundings) -> Result<Set
 }
 
 impl Settings {
-    /// The cap over all targets together.
+    /// Cap over all targets together.
     pub fn total(&self) -> Cap {
         Cap {
             max_runs: self.max_runs_total,
@@ -300,7 +300,7 @@ impl Settings {
     }
 }
 
-/// The paths that a request's own flags name.
+/// Paths from a request's own flags.
 pub fn given_paths(run: &Run) -> Paths {
     let bytes = |path: &Option<PathBuf>| path.as_deref().map(Bytes::from);
     Paths {
@@ -318,8 +318,8 @@ fn default_state_dir(around: &Surroundings) -> PathBuf {
     let named = around
         .path("XDG_STATE_HOME")
         .filter(|dir| dir.is_absolute());
-    // By the user database, and not by HOME: Puppet takes that away from what an Exec
-    // runs, and state must be found at the same place by hand.
+    // From the user database rather than HOME: Puppet removes HOME from the environment of an Exec,
+    // and a command run by hand must find the same state.
     let home = || Some(around.home.as_ref()?.join(".local/state"));
     match named.or_else(home) {
         Some(dir) => dir.join("again"),
@@ -335,7 +335,8 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer, String> {
     let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
     match read_settings(&path) {
         Ok(text) => Layer::of_file(&text).map_err(|e| format!("{}: {e}", path.display())),
-        // Root's alone where it holds a secret command, which is not for others either.
+        // The default file may be readable by root alone, because of a secret command; other users
+        // do without it.
         Err(e)
             if named.is_none()
                 && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
@@ -347,7 +348,7 @@ fn read_file(global: &Global, around: &Surroundings) -> Result<Layer, String> {
     }
 }
 
-/// Whether a text can be used as the file; else what is wrong with it.
+/// Checks whether a text is a valid settings file.
 ///
 /// # Errors
 /// A sentence that names line and key.

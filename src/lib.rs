@@ -2,19 +2,19 @@
 //!
 //! # Theory of operation
 //!
-//! A request ([`request`]) is made from inside a puppet run, which waits for it. It
-//! *observes* the run above it ([`request::observe`]), *judges* whether there is to
-//! be a rerun ([`policy::judge`], pure), *records* a timer ([`state`]), *spawns* a
-//! waiter in a session of its own ([`again_base::sys::spawn`]), prints one line, and exits.
+//! A request ([`request`]) is made from inside a puppet run, which waits for it. It *observes* the
+//! run above it ([`request::observe`]), *judges* whether there is to be a rerun ([`policy::judge`],
+//! pure), *records* a timer ([`state`]), *spawns* a waiter in a session of its own
+//! ([`again_base::sys::spawn`]), prints one line, and exits.
 //!
-//! The waiter ([`waiter`]) looks at the world, asks [`policy::waiter`] for
-//! one step, takes it, and looks again, until it becomes the rerun by exec or has
-//! a reason to end. It sleeps on a pidfd, a timer on CLOCK_BOOTTIME and a
-//! signalfd. It polls neither for the end of a run nor for its time, where pidfds exist.
+//! The waiter ([`waiter`]) observes the world, gets one step from [`policy::waiter`], takes it, and
+//! observes again, until it becomes the rerun by exec or has a reason to end. It sleeps on a pidfd,
+//! a timer on CLOCK_BOOTTIME and a signalfd. If pidfds exist, it polls neither for the end of a run
+//! nor for its time.
 //!
-//! A converge driver ([`mod@converge`]) runs a command in the foreground. A
-//! request below it is handed over through the driver's inbox ([`state::driver`])
-//! rather than to a waiter, and [`policy::converge`] decides what comes next.
+//! A converge driver ([`mod@converge`]) runs a command in the foreground. A request below it goes
+//! through the driver's inbox ([`state::driver`]) rather than to a waiter, and [`policy::converge`]
+//! decides what comes next.
 //!
 //! Every decision rests on the target's record, which is changed only under its lock and
 //! only by renaming a new file over it: the first process to commit wins, and a process
@@ -43,7 +43,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
 
-/// Runs the program; `arguments` holds the program's name first. The exit status.
+/// Runs the program; `arguments` holds the program's name first. Returns the exit status.
 pub fn main(arguments: Vec<OsString>) -> i32 {
     start::fill_standard_descriptors();
     if start::is_raised() {
@@ -55,13 +55,13 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     let verb = arguments.get(1);
     let is_observer = verb.is_some_and(|word| word == waiter::observer::NAME);
     let is_waiter = verb.is_some_and(|word| word == waiter::handshake::NAME) || is_observer;
-    // A waiter was started with those that its order says.
+    // A waiter was started with the signals that its order names.
     let signals = if is_waiter {
         SignalState::default()
     } else {
         SignalState::of_this_process()
     };
-    // A write that cannot be done is an error to handle, not a reason to die.
+    // A failed write is an error to handle, not a reason to die.
     attributes::let_writes_fail();
     if is_observer {
         return waiter::observer::main(&arguments);
@@ -95,7 +95,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// Parses the command line. The exit status if nothing is left to do.
+/// Parses the command line. Returns the exit status if nothing is left to do.
 fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     let known = Cli::request(arguments).or_else(|| Cli::fleet(arguments));
     let cli = known.map_or_else(|| Cli::try_parse_from(arguments), Ok);
@@ -116,7 +116,8 @@ fn parse(arguments: &[OsString]) -> Result<Cli, i32> {
     Ok(cli)
 }
 
-/// What is wrong with the words, in one line. Nobody but this program takes a word that is no command for an argument of `run`.
+/// Message in one line about an invalid command line. Only this program knows that a word which is
+/// not a command cannot be an argument of `run`.
 fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
@@ -134,7 +135,7 @@ fn misread(error: &clap::Error, arguments: &[OsString]) -> String {
 
 fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
     let global = &cli.global;
-    // A request does so itself, by the settings that it has.
+    // A request resumes timers itself, with its own settings.
     use Command::{Disable, Enable, Reset, Stop};
     let changes = matches!(cli.command, Some(Stop(_) | Disable(_) | Enable | Reset(_)));
     let exit = match cli.command {
@@ -152,17 +153,17 @@ fn dispatch(cli: Cli, signals: SignalState) -> anyhow::Result<i32> {
         Some(Command::Metrics) => commands::metrics::main(global),
         Some(Command::Explain(args)) => commands::explain::main(global, &args, signals),
         Some(Command::Fleet(args)) => commands::fleet::main(&args, signals),
-        // Its status may be any that a run can end with.
+        // The status may be any that a run can end with.
         Some(Command::Converge(args)) => return commands::converge::main(global, &args, signals),
     };
-    // Each command that changes something looks after timers that have lost their waiter.
+    // Each command that changes something resumes timers that have lost their waiter.
     if changes && let Ok(settings) = config::of_command(global) {
         commands::resume::in_passing(global, &settings.state_dir);
     }
     exit.map(|exit| exit as i32)
 }
 
-/// Whether /proc is there. Without it a living process would pass for a dead one.
+/// Checks that /proc is mounted. Without it a living process would look dead.
 fn sees_processes() -> anyhow::Result<()> {
     match process::own_identity() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => anyhow::bail!(

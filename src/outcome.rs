@@ -1,4 +1,4 @@
-//! How reruns ended, by what they left behind.
+//! Outcomes of reruns, determined from their traces.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::state::upkeep::Upkeep;
 use again_base::model::{Boottime, Identity, Kind, Moment, Outcome, Span, Walltime};
 use again_base::sys::file::read_regular;
 
-/// Reruns that were taken out of a record.
+/// Reruns that were removed from a record.
 #[derive(Debug)]
 #[must_use]
 pub struct Settled {
@@ -27,8 +27,9 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Notes how they ended. Call when the record without them is in place: otherwise the next
-    /// process to read the record takes them out once more.
+    /// Records the outcomes in the history, trims the logs, and removes the orders. Call when the
+    /// record without the reruns is in place: otherwise the next process to read the record removes
+    /// them once more.
     pub fn note(self, store: &Store, id: &str) {
         for (rerun, _) in &self.ended {
             logs::settle(Path::new(&rerun.log), rerun.log_limit);
@@ -37,8 +38,8 @@ impl Settled {
         self.note_without_logs(store, id);
     }
 
-    /// Publishes the size of the largest of their logs to the upkeep files; does nothing if these
-    /// cannot be opened.
+    /// Publishes the size of the largest log of the ended reruns to the upkeep files; does nothing
+    /// if these cannot be opened.
     fn publish_log_size(&self, store: &Store) {
         let log = self.ended.iter().find(|(rerun, _)| !rerun.log.is_empty());
         if let Some(directory) = log.and_then(|(rerun, _)| Path::new(&rerun.log).parent())
@@ -48,7 +49,7 @@ impl Settled {
         }
     }
 
-    /// The size of their largest log, in bytes.
+    /// Size of the largest log of the ended reruns, in bytes.
     pub fn largest_log(&self) -> u64 {
         let logs = self
             .ended
@@ -75,14 +76,14 @@ impl Settled {
         }
     }
 
-    /// Whether nothing was taken out.
+    /// Whether nothing was removed.
     pub fn is_empty(&self) -> bool {
         self.ended.is_empty() && self.never_began.is_empty()
     }
 }
 
-/// Takes reruns that have ended out of the record, and takes those back that never began. Foreign ones are
-/// left in it.
+/// Removes ended reruns from the record, and takes back those that never began. Foreign reruns
+/// stay.
 pub fn settle(store: &Store, record: &mut Record, now: &Moment) -> Settled {
     let (ended, never_began) = take_out(store, record, now);
     record.last = ended.last().cloned().or(record.last.take());
@@ -100,7 +101,7 @@ pub fn settle(store: &Store, record: &mut Record, now: &Moment) -> Settled {
     }
 }
 
-/// Takes back the start of this very process, which does not become the rerun.
+/// Takes back the start of this process, which does not become the rerun.
 pub fn settle_own(record: &mut Record, me: Identity, now: &Moment) -> Settled {
     let never_began = record.take_runs(|run| run.process == me);
     record.take_back(&never_began);
@@ -111,7 +112,7 @@ pub fn settle_own(record: &mut Record, me: Identity, now: &Moment) -> Settled {
     }
 }
 
-/// Puts timers back on the record whose reruns were recorded and never began.
+/// Puts the timers of reruns that were recorded and never began back on the record.
 pub fn take_back(store: &Store, record: &mut Record, now: &Moment) {
     let id = record.id.clone();
     let has_ended = |run: &Running| store.rerun_stands(&id, run, now) == Standing::Ended;
@@ -120,8 +121,8 @@ pub fn take_back(store: &Store, record: &mut Record, now: &Moment) {
     record.take_back(&never_began);
 }
 
-/// Takes a rerun that was skipped out of the record: it does not count as a run of the target.
-/// `None` if it is not there, or has never begun.
+/// Removes a skipped rerun from the record: it does not count as a run of the target. `None` if the
+/// rerun is not on record, or has never begun.
 pub fn skipped(
     store: &Store,
     record: &mut Record,
@@ -154,10 +155,10 @@ pub fn skipped(
     })
 }
 
-/// Takes reruns that have ended out of a locked record, for good.
+/// Removes ended reruns from a locked record, and writes the record.
 ///
 /// # Errors
-/// Why the record cannot be written.
+/// The reason why the record cannot be written.
 pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result<()> {
     let settled = settle(store, &mut locked.record, now);
     locked.commit()?;
@@ -165,10 +166,10 @@ pub fn settle_locked(store: &Store, locked: &mut Locked, now: &Moment) -> Result
     Ok(())
 }
 
-/// The record without the reruns that have ended; it is written back if we may write.
+/// Reads the record without the reruns that have ended, and writes it back if the caller may.
 ///
 /// # Errors
-/// The reason why a summary cannot be read.
+/// The reason why the record cannot be read.
 pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Record>> {
     let Some(mut record) = store.read(id)? else {
         return Ok(None);
@@ -177,21 +178,21 @@ pub fn read_settled(store: &Store, id: &str, now: &Moment) -> Result<Option<Reco
     if !record.running.iter().any(has_ended) {
         return Ok(Some(record));
     }
-    // A command that only looks waits for no lock.
+    // A command that only reads does not wait for a lock.
     if let Ok(mut locked) = store.without_waiting().lock_existing(id) {
         if settle_locked(store, &mut locked, now).is_ok() {
             store.remove_strays(&locked.record, now);
         }
         return Ok(Some(locked.record.clone()));
     }
-    // Another user's: seen the same way, and left as it is.
+    // A record that cannot be written is settled in memory only.
     let (mut ended, _) = take_out(store, &mut record, now);
     record.last = ended.pop().or(record.last);
     Ok(Some(record))
 }
 
-/// Takes reruns that have ended out of the record, oldest first, and takes those back that never began,
-/// which come second. One look decides: a process may end between two.
+/// Removes ended reruns from the record, and takes back those that never began. Returns the ended
+/// ones, oldest first, then the others. One check decides, because a process may end between two.
 fn take_out(store: &Store, record: &mut Record, now: &Moment) -> (Vec<Ended>, Vec<Running>) {
     let id = record.id.clone();
     let taken = record.take_runs(|run| store.rerun_stands(&id, run, now) == Standing::Ended);
@@ -220,25 +221,25 @@ fn take_out(store: &Store, record: &mut Record, now: &Moment) -> (Vec<Ended>, Ve
     (ended, never_began)
 }
 
-/// What a rerun left behind.
+/// Traces of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Traces {
     kind: Kind,
     started: Walltime,
-    /// Who ended it, and how.
+    /// User who ended the rerun, and the way.
     stopped: Option<String>,
-    /// When it last wrote to its log, if it ever did.
+    /// Time of the last write to the log, if any.
     wrote: Option<Walltime>,
-    /// When the next run that is known of started, or the machine did.
+    /// Earliest known start of a later run, or of the machine.
     next: Option<(Walltime, &'static str)>,
-    /// Where the summary is, and the summary.
+    /// Path and content of the summary.
     summary: Option<(String, Written)>,
 }
 
-/// When a summary was written, and what it says; or why that cannot be told.
+/// Time and content of a summary, or the reason why they are unknown.
 type Written = std::result::Result<(Walltime, Summary), String>;
 
-/// How a rerun ended.
+/// Outcome of a rerun, with the evidence and the time of its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     outcome: Outcome,
@@ -246,11 +247,11 @@ struct Finding {
     ended: Option<Walltime>,
 }
 
-/// How long after its last line of output a run may write its summary. A later run
-/// takes longer than that to load Puppet alone.
+/// Maximum time between a run's last line of output and its summary. A later run takes longer than
+/// that just to load Puppet.
 const AFTER_OUTPUT: Span = Span::from_secs(1);
 
-/// How long a rerun may take to load Puppet and its facts, on a slow machine.
+/// Maximum time that a rerun takes to load Puppet and its facts, on a slow machine.
 const LOADING: Span = Span::from_secs(120);
 
 fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
@@ -260,13 +261,14 @@ fn modified(meta: &std::fs::Metadata) -> Option<Walltime> {
     ))
 }
 
-/// Its directory may belong to the user puppet, who could put anything there.
+/// Maximum size of a summary, in bytes. Its directory may belong to the user puppet, who could put
+/// anything there.
 const LARGEST_SUMMARY: u64 = 1 << 20;
 
-/// Reads a summary of Puppet's.
+/// Reads one of Puppet's summaries.
 ///
 /// # Errors
-/// Those of open(2); also if it is no regular file, or too large for a summary.
+/// Errors of open(2); also if the file is not a regular file, or too large for a summary.
 pub fn read_summary(path: &Path) -> std::io::Result<Vec<u8>> {
     read_regular(path, LARGEST_SUMMARY, 0)
 }
@@ -288,7 +290,8 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
             let at = modified(&std::fs::metadata(&path)?).unwrap_or_default();
             let text = read_summary(Path::new(&path))?;
             let summary = Summary::parse(&text);
-            // Its own time too, in whole seconds: an old summary may be put back.
+            // The time in the summary, in whole seconds, counts too: an old summary may be put
+            // back.
             let own = summary.last_run().map(|seconds| {
                 Walltime::from_millis(seconds.saturating_add(1).saturating_mul(1000))
             });
@@ -310,11 +313,11 @@ fn look(rerun: &Running, later: &[Moment], kind: Kind, now: &Moment) -> Traces {
     }
 }
 
-/// Tells how a rerun ended by Puppet's own summary, if that can only be its own.
+/// Determines the outcome of a rerun from Puppet's summary, if that is certain to be its own.
 ///
-/// A summary holds the outcome of the newest run, a rerun or not. One from before the rerun, one from after the next
-/// run that is known of, and one from long after the rerun's last line of output are not its own; then the outcome is
-/// unknown, and the evidence says why.
+/// A summary holds the outcome of the newest run, whether a rerun or not. A summary from before the
+/// rerun, from after the next known run, or from long after the rerun's last line of output is not
+/// its own; then the outcome is unknown, and the evidence says why.
 fn tell(traces: &Traces) -> Finding {
     let unknown = |why: String| {
         let stopped = traces.stopped.as_ref().map(|how| format!("{how}; "));
@@ -361,7 +364,8 @@ fn tell(traces: &Traces) -> Finding {
             ));
         }
         Some(_) => "",
-        // A rerun without output: what wrote the summary has to have begun when the rerun did.
+        // A rerun without output: the run that wrote the summary must have begun when the rerun
+        // did.
         None => match summary
             .took()
             .map(|took| Span::from_nanos((took * 1e9) as u64))

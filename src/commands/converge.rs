@@ -1,4 +1,4 @@
-//! `again converge`: runs a command in the foreground until nothing asks for more.
+//! `again converge`: runs a command in the foreground until no request for another run is left.
 
 use anyhow::{Context, Result};
 
@@ -12,10 +12,10 @@ use again_base::puppet::cmdline::without_occasion;
 use again_base::sys::attributes::SignalState;
 use again_base::sys::spawn::Image;
 
-/// Drives the command to the end. The exit status of this process.
+/// Runs the driver until it ends. Returns the exit status of this process.
 ///
 /// # Errors
-/// What went wrong on our side.
+/// Failures of the driver itself.
 pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i32> {
     let around = Surroundings::of_this_process();
     let run = Run {
@@ -33,7 +33,7 @@ pub fn main(global: &Global, args: &Converge, signals: SignalState) -> Result<i3
     let line = Line::named(&args.command, &place);
     let target = target_id(around.uid, None, &without_occasion(line.words));
     let paths = line.setup.paths(&Paths::default(), &settings.paths);
-    // Requests below find us by it, however it was named on our own command line.
+    // Requests below find the driver in this directory, however it was set on our own command line.
     let named = global.state_dir.is_some() || global.config.is_some();
     let command = Command {
         image: Image {

@@ -1,4 +1,4 @@
-//! `again disable`: no request is granted and no timer fires until `again enable`.
+//! `again disable`: refuses requests and holds timers until `again enable`.
 
 use anyhow::Result;
 
@@ -13,14 +13,14 @@ use again_base::model::{Exit, Walltime};
 use again_base::sys::process::is_alive;
 use again_base::sys::{clock, localtime};
 
-/// Disables.
+/// Disables requests.
 ///
 /// # Errors
-/// What could not be written.
+/// The file that could not be written.
 pub fn main(global: &Global, args: &cli::Disable) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::open(&settings.state_dir)?;
-    // One line, wherever it is shown.
+    // Reduced to one line, wherever it is shown.
     let reason = args.reason.join(" ");
     let parts: Vec<&str> = reason.split(char::is_control).map(str::trim).collect();
     let reason = parts.join(" ").trim().to_owned();
@@ -66,7 +66,7 @@ fn given(reason: &str) -> &str {
     }
 }
 
-/// Since when `again` is disabled and why, in words.
+/// Time since which `again` is disabled and the reason, in words.
 pub fn state(disabled: &Disabled) -> String {
     let since = match disabled.since {
         0 => String::new(),
@@ -75,7 +75,7 @@ pub fn state(disabled: &Disabled) -> String {
     format!("disabled{since} ({})", given(&disabled.reason))
 }
 
-/// How many timers are pending, and how many reruns run.
+/// Number of pending timers, and of living reruns.
 fn counts(records: &[Record]) -> (usize, usize) {
     let running = records.iter().flat_map(|record| &record.running);
     let alive = running.filter(|run| is_alive(run.process));

@@ -1,4 +1,4 @@
-//! `again enable`: requests are granted again, and held timers fire.
+//! `again enable`: requests are granted again, and held timers continue.
 
 use anyhow::Result;
 
@@ -12,15 +12,15 @@ use again_base::layout::{plural, say_clean};
 use again_base::model::Exit;
 use again_base::sys::clock::moment;
 
-/// Enables. The waiters of held timers see the file go.
+/// Enables requests. The waiters of held timers notice that the file is removed.
 ///
 /// # Errors
-/// What could not be removed.
+/// The file that could not be removed.
 pub fn main(global: &Global) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let was = store.disabled();
-    // Counted first: once it is enabled they go.
+    // Counted first, because they continue once requests are enabled.
     let (records, exit) = targets::records(&store, store.pending());
     let held = held(records);
     if !store.enable()? {
@@ -42,7 +42,7 @@ pub fn main(global: &Global) -> Result<Exit> {
     Ok(exit)
 }
 
-/// How many timers are due and held by nothing but this.
+/// Number of timers that are due and held under this boot.
 fn held(records: Vec<Record>) -> usize {
     let now = moment();
     let records = records.into_iter();

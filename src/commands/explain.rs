@@ -1,4 +1,4 @@
-//! `again explain`: what would be run again and why, or why not. Changes nothing.
+//! `again explain`: the command that would be run again and why, or why not. Changes nothing.
 
 use crate::cli::{Explain, Global};
 use crate::policy::judge::{Case, Verdict, judge};
@@ -26,7 +26,7 @@ use anyhow::{Result, bail};
 /// Observes and judges as a request does, and shows the result.
 ///
 /// # Errors
-/// What could not be looked at.
+/// The failed observation.
 pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exit> {
     let request = Request::new(global, &args.run, signals)?;
     let from = args.pid.unwrap_or_else(parent);
@@ -79,13 +79,13 @@ pub fn main(global: &Global, args: &Explain, signals: SignalState) -> Result<Exi
         }
     });
     for line in out.iter().flat_map(|lines| lines.split('\n')) {
-        // Another user's command line may hold what a terminal acts on.
+        // Another user's command line may contain control characters.
         say_clean(line)?;
     }
     Ok(exit)
 }
 
-/// One of the processes, with a mark at the one that is taken for the run.
+/// Line for one of the processes, with a mark at the one that counts as the run.
 fn in_tree(seen: &Seen, is_run: bool) -> String {
     let pid = seen.identity.pid;
     let lossy = |word: &Vec<u8>| String::from_utf8_lossy(word).trim().to_owned();
@@ -109,7 +109,7 @@ fn words(line: &[Vec<u8>]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// What would be run, and how it differs from the command line of the run.
+/// Command that would be run, and its differences from the command line of the run.
 fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
     let order = &plan.order;
     let line: Vec<Vec<u8>> = order.arguments.iter().map(|a| a.0.clone()).collect();
@@ -157,7 +157,7 @@ fn what(seen: &Observation, plan: &Plan) -> Vec<String> {
     out
 }
 
-/// Programs that run another one below them, and whose effect the rerun does not have.
+/// Programs that run another one below them, and whose effect the rerun lacks.
 const WRAPPERS: [&str; 15] = [
     "flock",
     "timeout",
@@ -176,7 +176,7 @@ const WRAPPERS: [&str; 15] = [
     "proot",
 ];
 
-/// The wrappers around the run, which its rerun does not have.
+/// Wrappers around the run, which its rerun lacks.
 fn wrappers(seen: &Observation) -> Option<String> {
     const SHELLS: [&str; 6] = ["sh", "dash", "bash", "ash", "ksh", "zsh"];
     let comm = |seen: &Seen| String::from_utf8_lossy(&seen.comm).into_owned();
@@ -212,7 +212,7 @@ fn time(request: &Request<'_>, seen: &Observation, number: u32) -> String {
     format!("  its time: {delta} and up to {range} of jitter, {from}")
 }
 
-/// What a rerun would have to wait for if it were due now.
+/// Obstacles to a rerun if it were due now.
 fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(rerun) = record.running.iter().find(|run| is_alive(run.process)) {
@@ -248,7 +248,7 @@ fn blockers(order: &Order, record: &Record, is_disabled: bool) -> Vec<String> {
     out
 }
 
-/// The processes of a rerun, each below its parent.
+/// Processes of a rerun, each below its parent.
 fn tree_lines(rerun: Identity) -> Vec<String> {
     const MOST: usize = 30;
     let tree = tree::scan(&[rerun]);
@@ -267,7 +267,7 @@ fn tree_lines(rerun: Identity) -> Vec<String> {
     lines
 }
 
-/// What refuses requests, whether or not it would refuse this one.
+/// Reasons to refuse requests, whether or not they apply to this one.
 fn refusers(case: &Case, store: &Store) -> [String; 2] {
     let Case { cap, usage, .. } = case;
     let (most, window, used, next) = (cap.max_runs, cap.window, usage.used, usage.frees_in);

@@ -1,4 +1,4 @@
-//! `again fleet`: the second program, which carries triggers between nodes.
+//! `again fleet`: runs the second program, which carries triggers between nodes.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,22 +19,24 @@ use again_base::sys::file::{read_regular, read_settings};
 use again_base::sys::spawn::own_program;
 use again_base::toml;
 
-/// Where it is, unless it is beside this program: where the class puts it, and where its package does.
+/// Directories with the program, unless it is in the directory of this one: where the class
+/// installs it, and where its package does.
 const PLACES: [&str; 2] = ["/usr/local/bin", "/usr/bin"];
 
-/// The second program's settings, unless its environment names others.
+/// Settings file of the second program, unless its environment names another.
 const SETTINGS: &str = "/etc/again-fleet.toml";
-/// How long a run waits, and goes ahead then, as where that program is there and nobody answers it. Runs that wait together do not go
-/// ahead together.
+/// Minimum time that a run waits before it proceeds without a slot, as it would if that program
+/// were installed and did not answer. A random time up to [`SPREAD`] is added, so that runs which
+/// wait at the same time do not proceed together.
 const PATIENCE: Span = Span::from_secs(10);
 const SPREAD: Span = Span::from_secs(30);
-/// How old what its service has written may be: it writes every half minute.
+/// Maximum age of the service's file: it is written every half minute.
 const FRESH: Span = Span::from_secs(120);
 
-/// Becomes again-fleet, which gets the words as they are.
+/// Executes again-fleet with the same arguments.
 ///
 /// # Errors
-/// It is there, and cannot be executed.
+/// The program exists and cannot be executed.
 pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
     set_signals(signals);
     let own = own_program();
@@ -63,8 +65,8 @@ pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
     Ok(Exit::Unavailable)
 }
 
-/// How the service does, in the numbers that it writes into its state directory, which the same variable sets for both programs; none where
-/// that cannot be read.
+/// State of the service, in the numbers that it writes into its state directory, which the same
+/// variable sets for both programs; empty if the file cannot be read.
 pub fn numbers() -> BTreeMap<String, u64> {
     let directory = std::env::var_os("AGAIN_FLEET_STATE_DIR");
     let directory = directory.unwrap_or_else(|| "/var/lib/again-fleet".into());
@@ -74,7 +76,7 @@ pub fn numbers() -> BTreeMap<String, u64> {
     numbers.unwrap_or_default()
 }
 
-/// How many runs of this node go on though their slot has ended with its lease.
+/// Number of runs of this node that continue though their slot has ended with its lease.
 pub fn slots_ended(now: Walltime) -> u64 {
     let numbers = numbers();
     let number = |key| numbers.get(key).copied().unwrap_or(0);
@@ -82,7 +84,7 @@ pub fn slots_ended(now: Walltime) -> u64 {
     if is_fresh { number("ended") } else { 0 }
 }
 
-/// Whether a run is not to start without a slot, as far as that can be read.
+/// Whether the settings forbid a run without a slot, as far as they can be read.
 fn requires_slots() -> bool {
     let named = std::env::var_os("AGAIN_FLEET_CONFIG").filter(|path| !path.is_empty());
     let path = named.unwrap_or_else(|| SETTINGS.into());

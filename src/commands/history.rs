@@ -1,7 +1,7 @@
-//! `again history`: every request and what became of it.
+//! `again history`: every request and its events.
 //!
-//! For people, the events of a chain are one story. For machines, a line of JSON
-//! for each event, oldest first, as again(8) describes it.
+//! For people, the events of a chain are one story. For machines, there is a line of JSON for each
+//! event, oldest first, as again(8) describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,10 @@ use again_base::schema::history::Event;
 use again_base::sys::clock::moment;
 use again_base::sys::localtime::{self, utc};
 
-/// How many chains people see by default.
+/// Number of chains that people see by default.
 const CHAINS: usize = 10;
 
-/// A target that is on record, as far as the caller may see it.
+/// Target on record, as far as the caller may see it.
 struct Target {
     kind: Kind,
     command: Option<String>,
@@ -37,12 +37,12 @@ type Targets = BTreeMap<String, Target>;
 /// Shows the history.
 ///
 /// # Errors
-/// Those of the settings and of writing; a chain that is not there.
+/// Errors of the settings and of writing; a chain that does not exist.
 pub fn main(global: &Global, args: &cli::History) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     let now = moment();
-    // Reruns that have ended since anyone looked become part of it.
+    // Records the ends of reruns that have ended since the last command.
     let mut exit = Exit::Success;
     for id in store.pending() {
         if let Err(e) = read_settled(&store, &id, &now) {
@@ -104,7 +104,7 @@ fn event(entry: &Entry, targets: &Targets) -> Event {
     }
 }
 
-/// The story that an entry belongs to: its chain, or its target if the whole target was
+/// Key of the story that an entry belongs to: its chain, or its target if the whole target was
 /// changed.
 fn story(entry: &Entry) -> (&str, &str) {
     let target = if entry.chain.is_empty() {
@@ -115,7 +115,7 @@ fn story(entry: &Entry) -> (&str, &str) {
     (&entry.chain, target)
 }
 
-/// The events of the newest stories, by their last event, as they happened.
+/// Events of the stories with the newest events, in their original order.
 fn choose<'a>(entries: &'a [Entry], args: &cli::History, default: usize) -> Vec<&'a Entry> {
     let wanted: Vec<&Entry> = entries
         .iter()
@@ -137,7 +137,7 @@ fn choose<'a>(entries: &'a [Entry], args: &cli::History, default: usize) -> Vec<
     chosen
 }
 
-/// The stories, the one with the newest event last.
+/// All stories, the one with the newest event last.
 fn stories(entries: &[&Entry], targets: &Targets, look: &Look, now: &Moment) -> String {
     let mut order: Vec<(&str, &str)> = Vec::new();
     for entry in entries.iter().rev() {
@@ -175,7 +175,7 @@ fn stories(entries: &[&Entry], targets: &Targets, look: &Look, now: &Moment) -> 
     told.join("\n\n")
 }
 
-/// When, which run, and what.
+/// Beginning of a line: time, run and event.
 fn label(at: Walltime, run: u32, what: &str) -> String {
     let at = localtime::local(at);
     let run = match run {
@@ -185,11 +185,11 @@ fn label(at: Walltime, run: u32, what: &str) -> String {
     format!("  {at}  {run:<7} {what:<10}")
 }
 
-/// How many requests of a timer in a row have a line each.
+/// Number of requests of a timer in a row that have a line each.
 const REQUESTS: usize = 2;
 
-/// The events, one line each. Of more requests in a row, each replaced by a newer one or joined
-/// with it, only the newest of each timer has a line, with their count.
+/// Lines for the events. In a longer row of requests, each replaced by a newer one or merged with
+/// it, only the newest of each timer has a line, with their count.
 fn lines_of(events: &[&Entry], look: &Look) -> Vec<String> {
     let is_request = |entry: &Entry| matches!(entry.what, What::Requested | What::Merged);
     let mut lines = Vec::new();
@@ -216,7 +216,8 @@ fn lines_of(events: &[&Entry], look: &Look) -> Vec<String> {
     lines
 }
 
-/// One event, with the time since the event that led to it, and how many requests it stands for.
+/// Line for one event, with the time since the event that led to it, and the number of requests
+/// that it represents.
 fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> String {
     let since = |what: What| -> Option<Span> {
         let before = earlier
@@ -249,7 +250,7 @@ fn line(entry: &Entry, earlier: &[&Entry], requests: usize, look: &Look) -> Stri
         parts.push(format!("timer '{}'", entry.timer));
     }
     let reason = match entry.what {
-        // The word is there already.
+        // The label already contains the word.
         What::Refused if outcome_of(&entry.kind) == "refused" => entry.reason.clone(),
         _ => entry.text(),
     };

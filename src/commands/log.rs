@@ -19,10 +19,10 @@ use again_base::sys::clock::moment;
 use again_base::sys::pidfd;
 use again_base::sys::viewer::{Growth, News, Viewer, end_by};
 
-/// A file with the output of a rerun.
+/// File with the output of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Log {
-    /// When it was begun, in digits that sort by age.
+    /// Time at which the log was begun, in digits that sort by age.
     stamp: String,
     chain: String,
     run: u32,
@@ -48,7 +48,7 @@ impl Log {
 /// Shows a log.
 ///
 /// # Errors
-/// Which log is not there, or cannot be read.
+/// The log that does not exist or cannot be read.
 pub fn main(global: &Global, args: &cli::Log, signals: SignalState) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
@@ -63,7 +63,7 @@ pub fn main(global: &Global, args: &cli::Log, signals: SignalState) -> Result<Ex
     if let Some(why) = lost(&reruns, args.run.as_deref()) {
         bail!("{why} ({place})");
     }
-    // A record may name a log in another directory, from before that was changed.
+    // A record may name a log in another directory, from before that setting was changed.
     let mut paths: Vec<PathBuf> = reruns.iter().map(|(_, run)| (&run.log).into()).collect();
     paths.retain(|path| path.exists());
     paths.extend(list(&settings.log_dir)?);
@@ -99,7 +99,7 @@ pub fn main(global: &Global, args: &cli::Log, signals: SignalState) -> Result<Ex
     Ok(exit)
 }
 
-/// Why there is no output of the newest rerun on record, or of the one that is wanted.
+/// Reason why there is no output of the newest rerun on record, or of the wanted one.
 fn lost(reruns: &[(Kind, Running)], wanted: Option<&str>) -> Option<String> {
     let is_wanted = |run: &&Running| match wanted {
         None => true,
@@ -113,7 +113,7 @@ fn lost(reruns: &[(Kind, Running)], wanted: Option<&str>) -> Option<String> {
     ))
 }
 
-/// Why the log of an agent's run is empty, and where to look.
+/// Reason why the log of an agent's run is empty, and where to find its messages.
 const SILENCE: &str = "without --test the agent logs to syslog: 'journalctl -t puppet-agent', or 'grep puppet-agent /var/log/syslog'";
 
 fn is_agents(log: &Log, reruns: &[(Kind, Running)]) -> bool {
@@ -121,7 +121,7 @@ fn is_agents(log: &Log, reruns: &[(Kind, Running)]) -> bool {
     known.any(|(kind, rerun)| rerun.chain == log.chain && kind.is_agent())
 }
 
-/// The files in the log directory.
+/// Files in the log directory.
 fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     match std::fs::read_dir(directory) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
@@ -130,7 +130,7 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Finds the log that is meant: `logs` are sorted, the newest last.
+/// Finds the wanted log: `logs` are sorted, the newest last.
 fn choose<'a>(logs: &'a [Log], wanted: Option<&str>) -> Result<&'a Log, String> {
     let newest = logs.last().ok_or("there is no output of any rerun")?;
     let Some(wanted) = wanted else {
@@ -173,9 +173,10 @@ fn show(file: &mut File) -> Result<()> {
     Ok(())
 }
 
-/// Copies the output so far, then what is added, until the rerun has ended. A signal that asks to end ends this process.
+/// Copies the output so far, then all additions, until the rerun has ended. A signal that asks to
+/// end ends this process.
 fn follow(file: &mut File, path: &Path, writer: &Running, signals: SignalState) -> Result<()> {
-    // Before the first look, lest something be written in between.
+    // Before the first read, so that no output in between is missed.
     let growth = Growth::of(path).with_context(|| format!("cannot watch {}", path.display()))?;
     let process = match pidfd::open(writer.process) {
         Ok(process) => process,

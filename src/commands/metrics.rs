@@ -21,13 +21,13 @@ use again_base::sys::user;
 /// Writes the metrics.
 ///
 /// # Errors
-/// Those of the settings and of writing.
+/// Errors of the settings and of writing.
 pub fn main(global: &Global) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
     place(&settings.state_dir)?;
     let report = Report::numbers(&store, &settings, moment());
-    // Read after it: reruns that had ended have been counted by then.
+    // Read after the report, which has counted the reruns that had ended.
     let tally = history::tally(&settings.state_dir);
     let mut out = String::new();
     let targets = labelled(&report);
@@ -39,19 +39,19 @@ pub fn main(global: &Global) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// How a number of the service's becomes a sample.
+/// Conversion of a number of the service into a sample.
 enum Of {
-    /// It is one.
+    /// The number itself.
     Number,
-    /// So many since ever.
+    /// A total, as a counter.
     Total,
-    /// A time in milliseconds, in seconds.
+    /// A time in milliseconds, converted to seconds.
     Time,
-    /// The time since then; 0 for none.
+    /// The time since then in seconds; 0 for none.
     Age,
 }
 
-/// The numbers of the service: what it calls one, its metric, its help, and how it becomes that.
+/// Numbers of the service: key in its file, metric, help, and conversion.
 #[rustfmt::skip]
 const FLEET: &[(&str, &str, &str, Of)] = &[
     ("at", "written_timestamp_seconds", "When the service of again-fleet wrote these numbers; it does so every half minute.", Of::Time),
@@ -70,7 +70,7 @@ const FLEET: &[(&str, &str, &str, Of)] = &[
     ("dropped", "events_dropped_total", "Events that were never told, and runs that were dropped whole.", Of::Total),
 ];
 
-/// Writes the numbers of the service; nothing of what is not known.
+/// Writes the numbers of the service, without those that are unknown.
 #[allow(clippy::cast_precision_loss)]
 fn fleet(numbers: &BTreeMap<String, u64>, now: Walltime, out: &mut String) {
     for (key, name, help, of) in FLEET {
@@ -95,23 +95,23 @@ fn fleet(numbers: &BTreeMap<String, u64>, now: Walltime, out: &mut String) {
     }
 }
 
-/// One metric: its name, its help, and where its samples come from.
+/// Name, help and source of a metric.
 struct Metric(&'static str, &'static str, Source);
 
-/// Where the samples of a metric come from.
+/// Source of a metric's samples.
 enum Source {
-    /// Of all: one sample.
+    /// One sample for the whole report.
     All(fn(&Report) -> f64),
-    /// Of each target: a sample, unless there is none.
+    /// A sample for each target, unless its value is None.
     Each(fn(&Target, &Moment) -> Option<f64>),
     /// The version, as a label.
     Version,
-    /// How the last rerun of each target ended: a sample for each of these outcomes.
+    /// A sample for each of these outcomes of the last rerun of each target.
     Last(&'static [Outcome]),
-    /// Of the history: how often this happened.
+    /// Number of events with this key in the history.
     Count(&'static str),
-    /// Of the history: how often each of these kinds of a thing happened, by this label.
-    /// All of them from the start, so that the first one counts as an increase.
+    /// Number of events of each of these kinds in the history: label, prefix of the keys, kinds.
+    /// All are present from the start, so that the first one counts as an increase.
     Kinds(&'static str, &'static str, &'static [&'static str]),
 }
 
@@ -167,7 +167,7 @@ fn timers(target: &Target, state: TimerState) -> f64 {
     )
 }
 
-/// A label's value (exposition formats, "Comments, help text, and type information").
+/// Escapes a label's value (exposition formats, "Comments, help text, and type information").
 fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -175,7 +175,8 @@ fn escaped(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// The targets, each with the labels of its samples: there may be many, with many samples each.
+/// Targets with the labels of their samples, computed once: there may be many targets, with many
+/// samples each.
 fn labelled(report: &Report) -> Vec<(&Target, String)> {
     let label = |target: &'_ Target| {
         let record = &target.record;
@@ -196,7 +197,7 @@ fn labels(labels: &[(&str, &str)]) -> String {
 }
 
 impl Metric {
-    /// Gives each of its samples, with its labels.
+    /// Calls `give` with the labels and value of each sample.
     #[allow(clippy::cast_precision_loss)]
     fn samples(
         &self,
@@ -238,7 +239,7 @@ impl Metric {
         }
     }
 
-    /// Writes its help, its type and its samples, if it has any.
+    /// Writes the metric's help, type and samples, if it has any samples.
     fn write(
         &self,
         report: &Report,

@@ -1,4 +1,4 @@
-//! One file per verb, and what verbs share: targets.rs and report.rs.
+//! One file per verb, and their shared code: targets.rs and report.rs.
 #![forbid(unsafe_code)]
 
 pub mod converge;

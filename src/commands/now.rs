@@ -1,4 +1,4 @@
-//! `again now`: pending timers wait no longer for their time.
+//! `again now`: ends the wait of pending timers for their due time.
 
 use anyhow::{Context, Result};
 
@@ -24,11 +24,11 @@ use again_base::sys::process::is_alive;
 /// Brings the named timers forward, or all.
 ///
 /// # Errors
-/// What could not be hurried; the rest was.
+/// The failures; all other timers were brought forward.
 pub fn main(global: &Global, args: &Names) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
-    // A dead waiter would not hear of it.
+    // A dead waiter would not notice the change.
     resume::in_passing(global, &settings.state_dir);
     let mut account = Account::new(&store, &args.names);
     account.each_target(store.pending(), |account, id| {
@@ -42,7 +42,7 @@ pub fn main(global: &Global, args: &Names) -> Result<Exit> {
 }
 
 fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
-    // Looked at without its lock first: nothing of it may concern us.
+    // Read without its lock first: the command may not concern this target.
     let concerns_us = store
         .read_or_mend(id)?
         .is_some_and(|record| record.timers.keys().any(|name| account.wants(name)));
@@ -94,7 +94,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
                 timer.set_pending(pending, &now);
             }
         }
-        // Also if it was due: it may know of a later time that it could not write down.
+        // Also if the timer was due: its waiter may know a later time that it could not write down.
         wakes.push((name.clone(), timer.waiter));
     }
     if locked.record != before {
@@ -109,7 +109,7 @@ fn hurry_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     Ok(())
 }
 
-/// Brings forward what a converge driver waits for.
+/// Brings the timers of a converge driver forward.
 fn hurry_driver(store: &Store, account: &mut Account, driver: &Driver, who: &str) -> Result<()> {
     if let Some(run) = driver.child.filter(|run| is_alive(*run)) {
         account.found("converge");
@@ -140,7 +140,7 @@ fn hurry_driver(store: &Store, account: &mut Account, driver: &Driver, who: &str
     Ok(())
 }
 
-/// What a timer that was brought forward still waits for.
+/// Remaining obstacle of a timer that was brought forward, in words.
 fn brought_forward(store: &Store, record: &Record, timer: &Timer, now: &Moment) -> String {
     let which = format!("run {} of chain {}", timer.run, timer.chain);
     if let Some(disabled) = store.disabled() {
@@ -178,7 +178,7 @@ fn brought_forward(store: &Store, record: &Record, timer: &Timer, now: &Moment) 
     }
 }
 
-/// What a timer waits for besides its time.
+/// Obstacle of a timer other than its due time, in words.
 fn waits_for(record: &Record, timer: &Timer) -> String {
     if let Some(run) = timer.waits_for.filter(|who| is_alive(*who)) {
         return format!("it waits for its run to end, pid {}", run.pid);

@@ -1,9 +1,8 @@
-//! The state of everything, as `again status` and `again metrics` tell it.
+//! The state of everything, as `again status` and `again metrics` show it.
 //!
-//! The JSON is one object, `schema` 1; again(8) says what its fields mean. Fields may be
-//! added under the same schema number; none is removed or changes its meaning. Times
-//! are UTC in the form of RFC 3339, spans are seconds. What is not known, and what
-//! the caller may not see, is null.
+//! The JSON is one object, `schema` 1; again(8) documents its fields. Fields may be added under the
+//! same schema number; none is removed or changes its meaning. Times are UTC in the form of RFC
+//! 3339, spans are seconds. A value is null if it is unknown or the caller may not see it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,71 +33,72 @@ use again_base::sys::localtime::utc;
 use again_base::sys::process::is_alive;
 use again_base::sys::user;
 
-/// Everything that is shown.
+/// All state that is shown.
 pub struct Report {
-    /// When this was so.
+    /// Time of the report.
     pub now: Moment,
-    /// Where it is kept.
+    /// State directory.
     pub state_dir: String,
-    /// Whether requests are refused.
+    /// Reason and time of `again disable`, if requests are refused.
     pub disabled: Option<Disabled>,
-    /// The converge drivers that live.
+    /// Living converge drivers.
     pub drivers: Vec<Driver>,
-    /// The targets on record.
+    /// Targets on record.
     pub targets: Vec<Target>,
-    /// What cannot be read, in words.
+    /// Errors about unreadable records, in words.
     pub unreadable: Vec<String>,
-    /// How many runs here go on though their slot of the fleet has ended with its lease.
+    /// Number of runs here that continue though their slot of the fleet has ended with its lease.
     pub slots_ended: u64,
 }
 
-/// A target.
+/// State of a target.
 pub struct Target {
-    /// Its record, but for the timers.
+    /// Record of the target, without the timers.
     pub record: Record,
-    /// What would be run, where the caller may see that.
+    /// Command line, if the caller may see it.
     pub command: Option<CommandLine>,
-    /// The process that holds its record's lock at this moment, if one does.
+    /// Process that holds the lock of the record at this moment, if any.
     pub locked: Option<Holder>,
-    /// The cap that a pending timer is under, else the one that would be applied now.
+    /// Cap of a pending timer, or the one that would be applied now.
     pub cap: Cap,
-    /// How much of that is used.
+    /// Use of the cap.
     pub usage: Use,
-    /// Its timers.
+    /// Pending timers.
     pub timers: Vec<Pending>,
-    /// What the processes of its rerun do, if one is under way here and the caller may see it.
+    /// Activity of the processes of the target's rerun, if one is running here and the caller may
+    /// see it.
     pub activity: Option<Activity>,
 }
 
-/// A pending timer, as it stands.
+/// State of a pending timer.
 pub struct Pending {
-    /// Its name.
+    /// Name of the timer.
     pub name: String,
-    /// What is on record of it.
+    /// Timer on record.
     pub timer: Timer,
-    /// What it waits for.
+    /// Kind of wait.
     pub state: TimerState,
-    /// The run that has to end first, if it lives.
+    /// Run that has to end first, if it lives.
     pub run: Option<Identity>,
-    /// How long until it is due, if that is known under this boot.
+    /// Time until the timer is due, if known under this boot.
     pub due_in: Option<Span>,
-    /// When it is due on the wall clock, if that is known.
+    /// Due time on the wall clock, if known.
     pub due_at: Option<Walltime>,
-    /// What is in its way now.
+    /// Current obstacle.
     pub blocked: Option<Blocked>,
 }
 
-/// What is in the way of a timer.
+/// Obstacle to the start of a timer.
 pub struct Blocked {
     /// Kind of the obstacle.
     pub what: Obstacle,
-    /// The process, if it is one that can be seen.
+    /// Process that is the obstacle, if it can be seen.
     pub holder: Option<Holder>,
-    /// In the waiter's own words, where nothing else is known.
+    /// Description by the waiter, if nothing else is known.
     pub words: Option<String>,
 }
 
-/// What a converge driver does.
+/// State of a converge driver.
 pub fn driver_state(driver: &Driver) -> DriverState {
     match (&driver.child, &driver.held) {
         (Some(_), _) => DriverState::Running,
@@ -108,13 +108,13 @@ pub fn driver_state(driver: &Driver) -> DriverState {
 }
 
 impl Report {
-    /// Reads everything, or one target alone. Notes reruns that have ended, and removes what
-    /// killed drivers left, if we may and need not wait.
+    /// Reads all targets, or a single one. Records the ends of reruns, and removes what killed
+    /// drivers left, if that is allowed and possible without waiting.
     pub fn gather(store: &Store, settings: &Settings, now: Moment, only: Option<&str>) -> Self {
         Self::of(store, settings, now, only, true)
     }
 
-    /// The same without the targets' command lines and locks, for numbers alone.
+    /// As [`Report::gather`], without the targets' command lines and locks, for numbers alone.
     pub fn numbers(store: &Store, settings: &Settings, now: Moment) -> Self {
         Self::of(store, settings, now, None, false)
     }
@@ -141,7 +141,7 @@ impl Report {
                 Err(e) => unreadable.push(format!("{e:#}")),
             }
         }
-        // Nobody asks about this run to see what it does.
+        // For a single target the activity is not needed.
         if in_words && only.is_none() {
             add_activities(&mut targets, &now);
         }
@@ -159,7 +159,7 @@ impl Report {
         }
     }
 
-    /// All of it in JSON, with the run above the caller.
+    /// Whole report in JSON, with the run above the caller.
     #[rustfmt::skip]
     pub fn json(&self, this_run: Option<ThisRun>) -> Value {
         let now = &self.now;
@@ -224,7 +224,7 @@ impl Target {
         }
     }
 
-    /// Whether a run of it, or one in its way, has outlived its time.
+    /// Whether a run of the target, or one that is an obstacle to it, has exceeded its time.
     pub fn is_stuck(&self, who: Identity, now: &Moment) -> bool {
         let record = &self.record;
         let rerun = record.running.iter().find(|run| run.process == who);
@@ -237,14 +237,14 @@ impl Target {
         let held = lock.map(|lock| live::held_for(&lock.path(), who, now.wall));
         let age = match held {
             Some(Ok(Some(held))) => age.min(held),
-            // It waits for a certificate, or for the lock.
+            // The run waits for a certificate, or for the lock.
             Some(Ok(None)) if record.kind.is_agent() => Span::ZERO,
             _ => age,
         };
         age > record.stuck_after
     }
 
-    /// The processes of its runs, and of those in its way, that are stuck.
+    /// Pids of stuck runs of the target, and of stuck runs that are obstacles to its timers.
     pub fn stuck(&self, now: &Moment) -> BTreeSet<i32> {
         let running = self.running().filter(|run| self.is_stuck(run.process, now));
         let in_the_way = self.timers.iter().filter_map(|timer| {
@@ -258,19 +258,19 @@ impl Target {
             .collect()
     }
 
-    /// The rerun that is under way.
+    /// Newest rerun on record that is running.
     pub fn running(&self) -> Option<&Running> {
         self.record.running.last()
     }
 
-    /// The newest timer that ended without a rerun, if no rerun has been started since.
+    /// Newest timer that ended without a rerun, if no rerun has been started since.
     pub fn missed(&self) -> Option<&Missed> {
         let newest = self.record.starts.last().map(|start| start.at.wall);
         let missed = self.record.missed.as_ref();
         missed.filter(|missed| newest.is_none_or(|start| start <= missed.at.wall))
     }
 
-    /// The words of the command, where the caller may see them.
+    /// Words of the command, if the caller may see them.
     pub fn command(&self) -> Option<Vec<String>> {
         let line = self.command.as_ref()?;
         Some(line.arguments.iter().map(Bytes::lossy).collect())
@@ -310,7 +310,7 @@ impl Target {
 }
 
 impl Blocked {
-    /// Whether it is a run that should have ended long ago.
+    /// Whether the obstacle is a stuck run.
     pub fn is_stuck(&self, target: &Target, now: &Moment) -> bool {
         let is_run = matches!(
             self.what,
@@ -329,7 +329,8 @@ impl Blocked {
     }
 }
 
-/// Scans the machine once, if a rerun is under way on it, for what the processes of reruns do.
+/// Adds the activity of the processes of reruns, with a single scan of the machine, if a rerun is
+/// running on it.
 fn add_activities(targets: &mut [Target], now: &Moment) {
     let here = |target: &Target| {
         let run = target.running()?;
@@ -364,7 +365,8 @@ fn shown_holder(holder: &Holder, now: &Moment) -> status::Holder {
 /// Time after which a timer that is due and has no reason on record is late.
 const LATE: Span = Span::from_secs(60);
 
-/// Why nothing can be recorded in the state directory now, so that no rerun starts: its disk is read-only or full.
+/// Reason why nothing can be recorded in the state directory now, so that no rerun starts: its disk
+/// is read-only or full.
 fn unwritable(root: &Path, is_roots: bool) -> Option<String> {
     let is_full = |disk: StatVfs| {
         let free = if is_roots {
@@ -385,7 +387,7 @@ fn unwritable(root: &Path, is_roots: bool) -> Option<String> {
     ))
 }
 
-/// What the timers of one target are judged by.
+/// Inputs for the state of one target's timers.
 struct Look<'a> {
     store: &'a Store,
     record: &'a Record,
@@ -429,7 +431,7 @@ impl Look<'_> {
         }
     }
 
-    /// What is in its way, by what can be seen of the machine.
+    /// Obstacle to a timer, as far as it can be seen on the machine.
     fn blocked(&self, timer: &Timer, state: TimerState, run: Option<Identity>) -> Option<Blocked> {
         let seen = |who: Identity| Holder::of(who.pid).filter(|holder| holder.process == who);
         let by = |what, holder| Blocked {
@@ -450,7 +452,7 @@ impl Look<'_> {
         if state != TimerState::Due {
             return None;
         }
-        // The waiter itself takes it for a moment.
+        // The waiter itself locks the record for a moment.
         let others = |holder: &&Holder| Some(holder.process) != timer.waiter;
         if let Some(holder) = self.locked.filter(others) {
             return Some(by(Obstacle::RecordLock, Some(holder.clone())));
@@ -466,7 +468,7 @@ impl Look<'_> {
         waiter?;
         let is_roots = self.record.uid == 0;
         let unwritable = unwritable(self.store.root(), is_roots);
-        // A disk that refuses for another reason is seen by nobody but the waiter, which cannot record it.
+        // Only the waiter detects a disk that fails for another reason, and cannot record that.
         let is_late = timer.due.is_some_and(|due| due + LATE < self.now.uptime);
         let (what, words) = match (unwritable, timer.waits.clone()) {
             (Some(disk), waits) => (waits.map_or(Obstacle::Other, |waits| waits.what), disk),
@@ -486,7 +488,7 @@ impl Look<'_> {
 }
 
 impl Pending {
-    /// Its waiter's pid, if the waiter lives.
+    /// Pid of the waiter, if it lives.
     pub fn waiter(&self) -> Option<i32> {
         let waiter = self.timer.waiter.filter(|_| self.state != TimerState::Dead);
         waiter.map(|waiter| waiter.pid)

@@ -1,4 +1,4 @@
-//! `again reset`: the reruns that count towards the cap are forgotten.
+//! `again reset`: forgets the reruns that count towards the cap.
 
 use anyhow::{Result, bail};
 
@@ -18,7 +18,7 @@ use again_base::sys::user;
 /// Resets one target, or all.
 ///
 /// # Errors
-/// What could not be reset; the rest was.
+/// The failures; all other targets were reset.
 pub fn main(global: &Global, args: &cli::Reset) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
@@ -58,7 +58,7 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
     let record = &mut locked.record;
     let now = moment();
     let counted = record.moments().count();
-    // What was refused by the count that is forgotten is no longer so.
+    // A refusal because of the forgotten count no longer applies.
     let refused = record.refused.take_if(|refused| is_of_cap(refused));
     for start in &mut record.starts {
         start.forgotten = true;
@@ -84,13 +84,13 @@ fn reset_target(store: &Store, id: &str, account: &mut Account) -> Result<()> {
         } else if !is_due {
             continue;
         }
-        // Also one that is due: the cap may have put it off without its being able to
+        // Also a timer that is due: the cap may have delayed it without its waiter being able to
         // write that down.
         wakes.push((name.clone(), timer.waiter));
     }
     locked.commit()?;
     store.discount_starts(&now, id)?;
-    // Before anyone starts a rerun: damage to the record must not bring them back.
+    // Before anyone starts a rerun: damage to the record must not restore the counted starts.
     let reason = format!("{counted} counted reruns forgotten {}", by_whom());
     let change = About::target(id).became(What::Reset, now);
     store.note(&change.because(reason).entry);

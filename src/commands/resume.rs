@@ -29,16 +29,16 @@ use again_base::sys::{flock, localtime, user};
 /// Resumes everything.
 ///
 /// # Errors
-/// What could not be resumed; the rest was.
+/// The failures; everything else was resumed.
 pub fn main(global: &Global) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
     let store = Store::existing(&settings.state_dir);
     let resume = Resume::new(&store, &settings, false);
     let mut account = Account::new(&store, &[]);
-    // By the directories, whatever a power failure has left out of the index.
+    // From the directories too, because a power failure may have left entries out of the index.
     account.each_target(store.repair_index(), |account, id| {
-        // A request died before it recorded anything; what it wrote goes.
+        // The request died before it recorded anything; its files are removed.
         if matches!(store.read(id), Ok(None)) {
             if let Ok(locked) = store.lock(id, Kind::Command, around.uid) {
                 store.remove_strays(&locked.record, &moment());
@@ -51,8 +51,8 @@ pub fn main(global: &Global) -> Result<Exit> {
     account.conclude("every pending timer has its waiter")
 }
 
-/// Resumes in passing: each command that changes something gives new waiters to timers that
-/// have lost theirs. A locked target is left to the next command.
+/// Resumes timers as a side effect of a command: each command that changes something gives new
+/// waiters to timers that have lost theirs. A locked target is left to the next command.
 pub fn in_passing(global: &Global, state_dir: &Path) {
     let store = Store::existing(state_dir).without_waiting();
     let mut ids = store.pending();
@@ -60,7 +60,7 @@ pub fn in_passing(global: &Global, state_dir: &Path) {
     if ids.is_empty() {
         return;
     }
-    // Not those of a request, whose own options are for its own timer.
+    // Not the settings of a request, whose options apply to its own timer only.
     let Ok(settings) = config::of_command(global) else {
         return;
     };
@@ -75,12 +75,12 @@ pub fn in_passing(global: &Global, state_dir: &Path) {
     }
 }
 
-/// What timers are resumed with.
+/// Inputs for resuming timers.
 struct Resume<'a> {
     store: &'a Store,
     settings: &'a Settings,
     scope: ScopeWish,
-    /// Another command resumes in passing: timers that stay as they are go unmentioned.
+    /// Whether another command resumes as a side effect: unchanged timers are then not mentioned.
     in_passing: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Resume<'a> {
         let set_aside = locked.set_aside.clone();
         let now = moment();
         let has_ended = |run: &Running| self.store.rerun_stands(id, run, &now) == Standing::Ended;
-        // Those that never began are pending again then.
+        // Timers of reruns that never began are pending again after this.
         if locked.record.running.iter().any(has_ended) {
             outcome::settle_locked(self.store, &mut locked, &now)?;
         }
@@ -137,7 +137,7 @@ impl<'a> Resume<'a> {
         Ok(())
     }
 
-    /// Gives a timer another waiter. The line that says so.
+    /// Gives a timer another waiter. Returns the message.
     fn timer(&self, locked: &mut Locked, name: &str, old: &Timer, now: &Moment) -> Result<String> {
         let id = locked.record.id.clone();
         let order = match read_order(self.store, &id, old) {
@@ -145,14 +145,14 @@ impl<'a> Resume<'a> {
             Err(Unread::Now(e)) => bail!("the command of its rerun cannot be read: {e}"),
             Err(Unread::Ever(e)) => return self.lost(locked, name, old, now, &e),
         };
-        // Its waiter died while the run that asked lives on: that has to end first.
+        // The waiter died while the requesting run lives on: that run has to end first.
         let run = old
             .waits_for
             .filter(|_| now.may_be_under(&old.boot))
             .and_then(pidfd::hold);
         let armed = self.arm(locked, name, old, &order, run.as_ref(), now)?;
         self.store.remove_order(&id, &old.token);
-        // Its waiter may have died just before the start was on record.
+        // The waiter may have died just before it recorded the start.
         self.store.discount_lost(now, &old.token);
         let why = if now.may_be_under(&old.boot) {
             tracing::info!("the waiter of timer '{name}' had died; another takes its place");
@@ -179,7 +179,7 @@ impl<'a> Resume<'a> {
         ))
     }
 
-    /// Starts the new waiter; the record is as it was if that fails.
+    /// Starts the new waiter; the record is unchanged if that fails.
     fn arm(
         &self,
         locked: &mut Locked,
@@ -217,7 +217,7 @@ impl<'a> Resume<'a> {
         };
         if let Some(due) = due {
             let ready = if rebooted { due - drawn } else { due };
-            // A time of another boot, or of one that is not known, may never come.
+            // A time of another or an unknown boot may never come.
             let is_void = |ready| rebooted || (!now.is_under(&old.boot) && ready > due);
             let all = timer.taken.iter_mut().filter(|one| is_void(one.ready));
             all.for_each(|one| one.begin_anew(ready));
@@ -238,7 +238,7 @@ impl<'a> Resume<'a> {
         })
     }
 
-    /// Gives up a timer whose command is lost for good.
+    /// Gives up a timer whose command is permanently lost.
     fn lost(
         &self,
         locked: &mut Locked,
@@ -260,11 +260,11 @@ impl<'a> Resume<'a> {
     }
 }
 
-/// Why an order cannot be read.
+/// Reason why an order cannot be read.
 enum Unread {
-    /// A later try may succeed.
+    /// A later attempt may succeed.
     Now(std::io::Error),
-    /// It is gone or damaged.
+    /// The order is missing or damaged.
     Ever(String),
 }
 

@@ -1,4 +1,4 @@
-//! `again run`: a request.
+//! `again run`: makes a request.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ use again_base::sys::attributes::SignalState;
 /// Makes a request, and prints its result in one line.
 ///
 /// # Errors
-/// What went wrong; no timer was set then.
+/// The failure; no timer was set then.
 pub fn main(global: &Global, run: &Run, signals: SignalState) -> Result<Exit> {
     let request = Request::new(global, run, signals)?;
     let exit = make(&request).map(tell);
@@ -25,7 +25,7 @@ fn tell(answer: Answer) -> Exit {
     if answer.exit != Exit::Success {
         complain(&answer.line);
     } else if let Err(e) = say_clean(&answer.line)
-        // A reader that has closed the pipe wants no warning either.
+        // A reader that has closed the pipe does not need a warning either.
         && e.kind() != std::io::ErrorKind::BrokenPipe
     {
         let line = answer.line.trim_start_matches("again: ");

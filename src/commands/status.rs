@@ -1,4 +1,5 @@
-//! `again status`: what is pending, why, when; what runs; how the last rerun ended.
+//! `again status`: pending timers with their obstacles and times, running reruns, and the outcome
+//! of the last rerun.
 
 use std::time::Duration;
 
@@ -33,13 +34,13 @@ use again_base::sys::terminal::{self, Terminal, clean};
 use again_base::sys::viewer::{News, Viewer, end_by};
 use again_base::sys::{localtime, process, user};
 
-/// How many characters of the deepest process's command line are shown.
+/// Maximum number of characters of the deepest process's command line that are shown.
 const COMMAND: usize = 60;
 
-/// How often a state that is watched is looked at.
+/// Interval for refreshing the state with `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What differs in a report whenever one is made, or for a moment: without it, a difference is a change.
+/// Fields that differ in every report, or only for a moment. Any other difference is a change.
 const UNSTEADY: [&str; 8] = [
     "now",
     "seconds",
@@ -54,7 +55,7 @@ const UNSTEADY: [&str; 8] = [
 /// Shows the state, once or until a signal ends it.
 ///
 /// # Errors
-/// Those of the settings and of writing.
+/// Errors of the settings and of writing.
 pub fn main(global: &Global, args: &Status, signals: SignalState) -> Result<Exit> {
     let around = Surroundings::of_this_process();
     let settings = config::settings(global, &Run::default(), &around)?;
@@ -79,7 +80,7 @@ pub fn main(global: &Global, args: &Status, signals: SignalState) -> Result<Exit
     }
 }
 
-/// What is shown, and where it is read.
+/// Options and sources of the report.
 struct View<'a> {
     args: &'a Status,
     settings: Settings,
@@ -88,7 +89,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// The state now, and the run above this process.
+    /// Current state, and the run above this process.
     fn report(&self) -> (Report, Option<ThisRun>) {
         let (args, store, settings) = (self.args, &self.store, &self.settings);
         let now = moment();
@@ -102,7 +103,7 @@ impl View<'_> {
         (report, this_run)
     }
 
-    /// The report for people.
+    /// Report for people.
     fn text(&self, report: &Report) -> Result<String> {
         let place = place(&self.settings.state_dir)?;
         Ok(text(report, &place, &Look::of_this_process()))
@@ -119,7 +120,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Draws it on a terminal, and prints it elsewhere whenever it has changed.
+    /// Draws the report on a terminal; elsewhere prints it whenever it has changed.
     fn watch(&self, signals: SignalState) -> Result<Exit> {
         let mut viewer = Viewer::new(signals)?;
         let mut drawn = Terminal::new().filter(|_| !self.args.json);
@@ -130,7 +131,7 @@ impl View<'_> {
         loop {
             let (report, this_run) = self.report();
             match &drawn {
-                // When it is ours again, SIGCONT has come.
+                // Nothing is drawn in the background; SIGCONT announces the foreground.
                 Some(_) if terminal::is_anothers() => {}
                 Some(terminal) => self.draw(terminal, &mut frame, &report)?,
                 None => {
@@ -163,12 +164,12 @@ impl View<'_> {
         let warnings = report.unreadable.iter();
         let warnings = warnings.map(|what| clean(&format!("again: warning: {what}")));
         let lines = warnings.chain(text.lines().map(str::to_owned)).collect();
-        // The cursor has the last line.
+        // The last line is for the cursor.
         let lines = fitted(lines, rows.saturating_sub(1));
         Ok(terminal::write(&frame.show(lines, width))?)
     }
 
-    /// The state behind its time and, but for the first, an empty line.
+    /// Prints the time and then the state, after an empty line unless it is the first.
     fn print_change(
         &self,
         report: &Report,
@@ -183,7 +184,7 @@ impl View<'_> {
     }
 }
 
-/// The lines, or as many of them as leave room for one that says how many more there are.
+/// Limits the lines to `most`; the last of them then counts the lines that are not shown.
 fn fitted(mut lines: Vec<String>, most: usize) -> Vec<String> {
     if lines.len() > most {
         let more = lines.split_off(most.saturating_sub(1)).len();
@@ -192,7 +193,7 @@ fn fitted(mut lines: Vec<String>, most: usize) -> Vec<String> {
     lines
 }
 
-/// A report without what is [`UNSTEADY`].
+/// Report without the fields in [`UNSTEADY`].
 fn steady(mut report: Value) -> Value {
     match &mut report {
         Value::Object(fields) => {
@@ -208,7 +209,8 @@ fn steady(mut report: Value) -> Value {
     report
 }
 
-/// Which target and chain the puppet run above us belongs to. A rerun is known by its process, whatever that looks like.
+/// Target and chain of the puppet run above us. A rerun is recognized by its process, whatever its
+/// command line.
 fn this_run(
     store: &Store,
     settings: &Settings,
@@ -235,7 +237,8 @@ fn this_run(
         Err(_) => process.map_or((Kind::Command, None), by_title),
     };
     let planned = seen.plan.as_ref().ok().map(|plan| plan.target.as_str());
-    // Of a rerun the record says it; an orphan under a title may look like that of another daemon.
+    // The record of a rerun is reliable; an orphan with a title may look like a run of another
+    // daemon.
     let own = rerun.filter(|rerun| rerun.process == who || planned.is_none());
     let target = own.map(|rerun| rerun.target.as_str()).or(planned);
     let present = Present {
@@ -255,7 +258,8 @@ fn this_run(
     })
 }
 
-/// What the title of a run tells of it: what kind it is, and what makes it noop. That of a daemon's run is no command line.
+/// Kind of a run and the cause of its noop, according to its title. The title of a daemon's run is
+/// not a command line.
 fn by_title(run: &Seen) -> (Kind, Option<&'static str>) {
     let line = titled_words(&run.cmdline).map(|line| line.invocation);
     let is_apply = matches!(&line, Some(line) if line.application == Application::Apply);
@@ -264,7 +268,7 @@ fn by_title(run: &Seen) -> (Kind, Option<&'static str>) {
     (kind, is_noop.then_some("--noop"))
 }
 
-/// The report for people.
+/// Report for people.
 fn text(report: &Report, place: &str, look: &Look) -> String {
     let now = &report.now;
     let mut out = Vec::new();
@@ -286,7 +290,7 @@ fn text(report: &Report, place: &str, look: &Look) -> String {
     }
     for target in &report.targets {
         let lines = target_lines(target, now);
-        // Nothing but its command and its cap, of which nothing is used.
+        // Idle: only the command and an unused cap.
         let is_idle = |(label, ..): &(&str, _, _)| ["command", "cap"].contains(label);
         if lines.iter().all(is_idle) && target.usage.used == 0 {
             continue;
@@ -331,7 +335,7 @@ fn driver_text(driver: &Driver, now: &Moment) -> String {
     }
 }
 
-/// The lines about a target, each with its label.
+/// Lines about a target, each with its label.
 fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, String)> {
     let record = &target.record;
     let mut lines = Vec::new();
@@ -394,7 +398,7 @@ fn target_lines(target: &Target, now: &Moment) -> Vec<(&'static str, Tone, Strin
     lines
 }
 
-/// `2026-11-21 14:03:07, 1m58s ago`.
+/// Time with its age: `2026-11-21 14:03:07, 1m58s ago`.
 fn ago(at: Walltime, now: &Moment) -> String {
     format!("{}, {} ago", localtime::local(at), now.wall.since(at))
 }
@@ -425,7 +429,7 @@ fn running_text(run: &Running, target: &Target, now: &Moment) -> String {
     )
 }
 
-/// What the processes of a rerun do.
+/// Activity of the processes of a rerun, in words.
 fn activity_text(activity: &Activity) -> String {
     let Activity { processes, cpu, .. } = activity;
     let memory = megabytes(activity.memory);
@@ -436,7 +440,7 @@ fn activity_text(activity: &Activity) -> String {
     format!("{processes}, with {cpu} of CPU time and {memory} of memory{in_which}")
 }
 
-/// Where the output of a rerun is.
+/// Location of a rerun's output, in words.
 fn output(rerun: &Running, which: &str) -> String {
     match &rerun.log_lost {
         Some(why) => format!("its output is lost: {why}"),
@@ -459,7 +463,7 @@ fn last_text(last: &Ended, now: &Moment) -> String {
     )
 }
 
-/// The command line of a target.
+/// Command line of a target, in words.
 pub fn command_text(line: &CommandLine, kind: Kind) -> String {
     let words = line.arguments.iter().map(|word| quoted(&word.lossy()));
     let words = cut(words.collect::<Vec<_>>().join(" "));
@@ -469,7 +473,7 @@ pub fn command_text(line: &CommandLine, kind: Kind) -> String {
     }
 }
 
-/// Says that a run is stuck, and which command ends it.
+/// Message that a run is stuck, with the command that ends it.
 fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
     match is_stuck {
         true => format!(
@@ -480,7 +484,7 @@ fn stuck(is_stuck: bool, target: &Target, how: &str) -> String {
     }
 }
 
-/// Why a timer that is due, or whose run has not ended, does not start.
+/// Reason why a timer that is due, or whose run has not ended, does not start.
 fn obstacle_text(blocked: &Blocked, target: &Target, now: &Moment) -> String {
     let Some(holder) = &blocked.holder else {
         let words = blocked.words.as_deref();
@@ -545,7 +549,7 @@ fn timer_text(pending: &Pending, target: &Target, now: &Moment) -> String {
             let (left, at) = (due.since(now.wall), localtime::local(due));
             format!("in {left}{by_cap}, at {at}")
         }
-        // Its run has ended this very moment.
+        // The run has ended at this moment.
         (_, _, None) => format!("in {wait}"),
     };
     let waiter = pending

@@ -1,4 +1,4 @@
-//! `again stop`: cancels timers, and with `--run` ends reruns under way.
+//! `again stop`: cancels timers, and with `--run` ends running reruns.
 
 use std::io;
 use std::time::Duration;
@@ -22,24 +22,24 @@ use again_base::sys::clock::{self, moment};
 use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::is_alive;
 
-/// How long a rerun may take to end after TERM.
+/// Time that a rerun has to end after TERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The warning that a run left alone may ask again.
+/// Warning that a run left alone may send another request.
 const MAY_ASK: &str = "it may ask again; 'again disable' prevents that";
 
-/// How long a driver that waits may take to end.
+/// Time that a waiting driver has to end.
 const PROMPT: Duration = Duration::from_secs(2);
-/// How long a run may take to load on a slow machine. Ruby loses a signal that reaches it
-/// before.
+/// Maximum time that a run takes to load on a slow machine. Ruby loses a signal that arrives
+/// earlier.
 const LOADING: Span = Span::from_secs(5);
-/// When a young run gets TERM once more.
+/// Time after which a young run gets TERM once more.
 const REMINDER: Duration = Duration::from_secs(1);
 
-/// Stops what is named, or everything.
+/// Stops the named timers, or everything.
 ///
 /// # Errors
-/// What could not be stopped; the rest was.
+/// The failures; everything else was stopped.
 pub fn main(global: &Global, args: &Stop) -> Result<Exit> {
     let settings = config::of_command(global)?;
     let store = Store::existing(&settings.state_dir);
@@ -116,8 +116,8 @@ fn stop_target(store: &Store, id: &str, with_runs: bool, account: &mut Account) 
     end_runs(store, id, running, account)
 }
 
-/// Takes the timers that are asked for off the record. From then on no waiter of theirs
-/// starts anything.
+/// Removes the requested timers from the record. From then on none of their waiters starts
+/// anything.
 fn take_timers(
     store: &Store,
     id: &str,
@@ -133,8 +133,8 @@ fn take_timers(
         .filter_map(|name| locked.record.take_timer(&name).map(|timer| (name, timer)))
         .collect();
     if let Err(e) = locked.commit() {
-        // On a full disk, say. Without their waiters the timers start nothing either,
-        // and their orders make room for another try.
+        // Such as on a full disk. Without their waiters the timers start nothing either, and
+        // removing their orders makes room for another try.
         let leaving: Vec<Leaving> = timers.iter().map(|(_, timer)| timer.into()).collect();
         leaving::dismiss_all(store, id, &leaving, &now, &mut || false);
         locked
@@ -145,7 +145,7 @@ fn take_timers(
     Ok(timers)
 }
 
-/// Ends reruns, and notes on the record who did.
+/// Ends reruns, and records who did.
 fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Account) -> Result<()> {
     let mut ended = Vec::new();
     let (now, mut cleared) = (moment(), Vec::new());
@@ -167,7 +167,7 @@ fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Accoun
             }
             continue;
         }
-        // Whoever finds it ended must not take it for one that never began.
+        // A process that finds the rerun ended must not conclude that it never began.
         store.empty_order(id, &run.token);
         match end_run(&run) {
             Ok(how) => {
@@ -204,7 +204,7 @@ fn end_runs(store: &Store, id: &str, running: Vec<Running>, account: &mut Accoun
     Ok(())
 }
 
-/// Ends a converge driver; one with a run under way only if that is wanted too.
+/// Ends a converge driver; if it has a current run, only if that is wanted too.
 fn stop_driver(driver: &Driver, who: &str, with_run: bool, account: &mut Account) -> Result<()> {
     account.found("converge");
     let which = format!("run {} of chain {}", driver.run, driver.chain);
@@ -219,7 +219,7 @@ fn stop_driver(driver: &Driver, who: &str, with_run: bool, account: &mut Account
     Ok(())
 }
 
-/// Takes hold of a process, if it has not ended.
+/// Opens a handle on a process, if it has not ended.
 fn hold(who: Identity) -> io::Result<Option<Handle>> {
     match pidfd::open(who) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -227,9 +227,9 @@ fn hold(who: Identity) -> io::Result<Option<Handle>> {
     }
 }
 
-/// Ends a driver. False if its run under way is to go on.
+/// Ends a driver. False if its current run is to continue.
 ///
-/// The driver decides whether it has: it may start one at this moment.
+/// The driver decides whether it has one: it may start one at this moment.
 fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
     let Some(handle) = hold(driver.process)? else {
         return Ok(true);
@@ -241,7 +241,8 @@ fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
         handle.signal(sleep::NO_MORE)?;
         return Ok(handle.wait(PROMPT));
     }
-    // It passes each on to its run; from the second on it kills what does not end.
+    // The driver passes each signal on to its run; from the second on it kills processes that do
+    // not end.
     for _ in 0..3 {
         handle.signal(nix::libc::SIGTERM)?;
         if handle.wait(GRACE) {
@@ -251,11 +252,11 @@ fn end_driver(driver: &Driver, with_run: bool) -> io::Result<bool> {
     Err(io::Error::other("it does not end"))
 }
 
-/// Sends TERM, and KILL if that does not help, only ever to the process on record. Returns how
-/// the run was ended; `None` if it had ended before.
+/// Sends TERM, and KILL if that does not help, only ever to the process on record. Returns how the
+/// run was ended; `None` if it had ended before.
 fn end_run(run: &Running) -> io::Result<Option<&'static str>> {
-    // Also after the run has ended: it may be about to set a timer, since it takes the run for one
-    // that was skipped.
+    // Also after the run has ended: the observer may be about to set a timer, if it considers the
+    // run skipped.
     if let Some(observer) = run.observer.map(hold).transpose()?.flatten() {
         observer.signal(nix::libc::SIGTERM)?;
         observer.wait(GRACE);

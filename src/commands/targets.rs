@@ -1,5 +1,5 @@
-//! What `stop`, `now`, `reset` and `resume` share: a walk over targets and drivers, and
-//! an account of it.
+//! Shared code of `stop`, `now`, `reset` and `resume`: a walk over targets and drivers, and an
+//! account of it.
 
 use std::io;
 use std::path::Path;
@@ -15,14 +15,14 @@ use again_base::model::{Exit, Identity, Provenance};
 use again_base::sys::clock::moment;
 use again_base::sys::{pidfd, user};
 
-/// What a verb did to targets and drivers, and could not do.
+/// Results and failures of a verb on targets and drivers.
 #[derive(Debug)]
 pub struct Account<'a> {
     store: &'a Store,
-    /// The timers that were asked for; empty for all.
+    /// Names of the requested timers; empty for all.
     names: &'a [String],
     found: Vec<String>,
-    /// The timers that there were.
+    /// Names of the timers that were pending.
     known: Vec<String>,
     failures: Vec<String>,
     lines: Vec<(Option<About>, String)>,
@@ -30,13 +30,12 @@ pub struct Account<'a> {
 }
 
 impl<'a> Account<'a> {
-    /// The account of a verb that was given these timers' names; without names it means all
-    /// timers.
+    /// Account of a verb with these timers' names; without names it applies to all timers.
     pub fn new(store: &'a Store, names: &'a [String]) -> Self {
         Account {
             store,
             names,
-            // Before anything goes.
+            // Before anything is removed.
             known: match names {
                 [] => Vec::new(),
                 _ => known(store),
@@ -48,33 +47,32 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Whether a timer of this name is asked for.
+    /// Whether the verb applies to a timer of this name.
     pub fn wants(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.iter().any(|wanted| wanted == name)
     }
 
-    /// Notes that a timer of this name was found.
+    /// Records that a timer of this name was found.
     pub fn found(&mut self, name: &str) {
         self.found.push(name.to_owned());
     }
 
-    /// Notes what could not be done.
+    /// Records a failure.
     pub fn failed(&mut self, why: String) {
         self.failures.push(why);
     }
 
-    /// Keeps a line for the caller.
+    /// Adds a line for the caller.
     pub fn note(&mut self, line: String) {
         self.lines.push((None, line));
     }
 
-    /// Keeps a line about a change, for the system's log too.
+    /// Adds a line about a change, for the system log too.
     pub fn did(&mut self, about: About, line: String) {
         self.lines.push((Some(about), line));
     }
 
-    /// Prints what was done. Call with no record locked: a reader that is slow must hold up no
-    /// run.
+    /// Prints and logs the lines. Call with no record locked: a slow reader must not delay a run.
     pub fn say(&mut self) {
         for (about, line) in std::mem::take(&mut self.lines) {
             if let Some(about) = about {
@@ -86,8 +84,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Acts on each target. The target's lock is free again when `act` returns; if `act`
-    /// fails, the lines that it has not said yet are dropped, since nothing was done.
+    /// Acts on each target. The target's lock is free again when `act` returns; if `act` fails, the
+    /// lines that it has not printed yet are dropped, since nothing was done.
     pub fn each_target(
         &mut self,
         ids: Vec<String>,
@@ -102,8 +100,8 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Acts on each living converge driver that holds one of the wanted timers. A driver is
-    /// one process and acts on all its timers or none; `only` says so in words.
+    /// Acts on each living converge driver that has one of the wanted timers. A driver is one
+    /// process and acts on all its timers or none; `only` says so in words.
     pub fn each_driver(
         &mut self,
         only: &str,
@@ -129,7 +127,7 @@ impl<'a> Account<'a> {
             self.found.extend(named);
             let place = now.provenance(&driver.boot, driver.began.place);
             if place != Provenance::Here {
-                // Its pid names no process here, or another one.
+                // The pid belongs to no process here, or to another one.
                 let whose = match place {
                     Provenance::Foreign(whose) => whose.kind(),
                     _ => "another boot",
@@ -148,10 +146,10 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// Ends the verb: says that there was `nothing` to act on.
+    /// Ends the verb. Prints `nothing` if there was nothing to act on.
     ///
     /// # Errors
-    /// What it could not do; names of which there is none; those of [`say`].
+    /// The failures; names without a timer; errors of [`say`].
     pub fn conclude(mut self, nothing: &str) -> Result<Exit> {
         let place = place(self.store.root())?;
         let is_there = |name: &String| self.found.contains(name) || self.known.contains(name);
@@ -173,7 +171,7 @@ impl<'a> Account<'a> {
         Ok(Exit::Success)
     }
 
-    /// Ends the verb, with what it has to say.
+    /// Ends the verb, and prints the remaining lines.
     ///
     /// # Errors
     /// As for [`Account::conclude`].
@@ -186,7 +184,7 @@ impl<'a> Account<'a> {
     }
 }
 
-/// The names of all timers that are pending, sorted.
+/// Names of all pending timers, sorted.
 fn known(store: &Store) -> Vec<String> {
     let drivers = driver::living(store).unwrap_or_default().into_iter();
     let records = store.pending().into_iter();
@@ -200,8 +198,8 @@ fn known(store: &Store) -> Vec<String> {
     known
 }
 
-/// The records of these targets, and the verb's exit status. A record that cannot be read, such as a
-/// newer version's, is named, and makes the status 1.
+/// Records of these targets, and the verb's exit status. A record that cannot be read, such as one
+/// of a newer version, is reported and makes the status 1.
 pub fn records(store: &Store, ids: Vec<String>) -> (Vec<Record>, Exit) {
     let (mut records, mut exit) = (Vec::new(), Exit::Success);
     for id in ids {
@@ -216,10 +214,10 @@ pub fn records(store: &Store, ids: Vec<String>) -> (Vec<Record>, Exit) {
     (records, exit)
 }
 
-/// Where the state is, in words for a message. A missing directory is no error.
+/// Location of the state, in words for a message. A missing directory is not an error.
 ///
 /// # Errors
-/// That something else is there, or that it cannot be seen.
+/// The directory that is something else or cannot be read.
 pub fn place(root: &Path) -> Result<String> {
     let place = root.display();
     match std::fs::read_dir(root) {
@@ -237,16 +235,17 @@ pub fn quoted(names: &[String]) -> String {
     quoted.join(", ")
 }
 
-/// Who runs this command: `by root`.
+/// User who runs this command: `by root`.
 pub fn by_whom() -> String {
     format!("by {}", user::name(user::effective()))
 }
 
-/// Makes a waiter look at its record. Call with the target's lock held: a waiter leaves
-/// the record under it before it becomes the rerun, so no rerun gets the signal.
+/// Sends a waiter a signal to read its record. Call with the target's lock held: a waiter removes
+/// its timer from the record under that lock before it becomes the rerun, so no rerun gets the
+/// signal.
 ///
 /// # Errors
-/// Those of pidfd_open(2) and pidfd_send_signal(2).
+/// Errors of pidfd_open(2) and pidfd_send_signal(2).
 pub fn wake(waiter: Option<Identity>) -> io::Result<()> {
     let nobody = || io::Error::from(io::ErrorKind::NotFound);
     pidfd::open(waiter.ok_or_else(nobody)?)?.signal(nix::libc::SIGUSR1)

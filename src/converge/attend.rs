@@ -1,4 +1,4 @@
-//! Waiting for a run to end, and ending it.
+//! Waits for a run to end, and ends it.
 
 use std::time::Duration;
 
@@ -9,31 +9,30 @@ use again_base::model::{Boottime, End, Identity, Span};
 use again_base::sys::clock::boottime;
 use again_base::sys::{pidfd, process};
 
-/// How long a run may take to end after it was told to a second time, or by the timeout.
+/// Time that a run has to end after a second signal, or after the timeout.
 const GRACE: Span = Span::from_secs(10);
 
-/// How often the processes of a run are searched for Puppet, which takes longer than that to
-/// load.
+/// Interval for searching the processes of a run for Puppet, which takes longer than that to load.
 const LOOK: Span = Span::from_nanos(400_000_000);
 
-/// A run under way.
+/// Run in progress.
 struct Attended<'a, 'b> {
     driving: &'a mut Driving<'b>,
     run: Identity,
-    /// Why it was made to end, if it was.
+    /// Reason why the run was ended, if it was.
     ending: Option<Ending>,
-    /// The processes that were told to end.
+    /// Processes that were sent a signal to end.
     told: Vec<Identity>,
-    /// How many signals we were sent.
+    /// Number of signals that the driver received.
     signals: u32,
     kill_at: Option<Boottime>,
 }
 
-/// Waits for the run to end, and passes signals on to it. Returns how the run ended, and why
-/// it was made to end, if it was.
+/// Waits for the run to end, and passes signals on to it. Returns how the run ended, and why it was
+/// ended, if it was.
 ///
 /// # Errors
-/// What went wrong on our side.
+/// Failures of the driver itself.
 pub fn attend(driving: &mut Driving<'_>, run: Identity) -> Result<(End, Option<Ending>), Ending> {
     let mut attended = Attended {
         driving,
@@ -51,7 +50,7 @@ pub fn attend(driving: &mut Driving<'_>, run: Identity) -> Result<(End, Option<E
 impl Attended<'_, '_> {
     fn wait(&mut self) -> Result<End, Ending> {
         loop {
-            // Until something ends the run for certain.
+            // Until the next event that ends the run for certain.
             let end = self.kill_at.or(self.driving.deadline());
             let look = self.driving.known.looks().then(|| boottime() + LOOK);
             let until = end.into_iter().chain(look).min();
@@ -67,7 +66,7 @@ impl Attended<'_, '_> {
                 } => self.on_signal(number, by_terminal),
                 Wake::Time if end.is_some_and(|end| end <= boottime()) => self.on_time(),
                 Wake::Time => self.driving.known.look_below(self.run),
-                // What is pending is known only when the run has ended.
+                // The pending requests are known only when the run has ended.
                 Wake::Ended | Wake::Changed | Wake::Hurry | Wake::NoMore => {}
             }
         }
@@ -97,7 +96,7 @@ impl Attended<'_, '_> {
         let now = boottime();
         if self.kill_at.is_some() {
             self.kill_all();
-            // Once more, for what was forked meanwhile.
+            // Once more, for processes that were forked meanwhile.
             self.kill_at = Some(now + Span::from_secs(1));
         } else {
             self.driving.screen.say(&format!(
@@ -110,8 +109,8 @@ impl Attended<'_, '_> {
         }
     }
 
-    /// Tells the run to end, and the processes below it in our process group, as ^C on our
-    /// terminal would. A signal from the terminal has reached them already.
+    /// Sends a signal to the run, and to the processes below it in our process group, as ^C on our
+    /// terminal would. A signal from the terminal has already reached them.
     fn tell(&mut self, signal: i32, by_terminal: bool) {
         let run = self.run;
         let group = nix::unistd::getpgrp().as_raw();
@@ -139,9 +138,9 @@ impl Attended<'_, '_> {
         }
     }
 
-    /// Waits for the processes that were told to end and outlive the run itself: a wrapper may
-    /// end before the puppet below it. The wait is limited, since a daemon that was started
-    /// here may ignore the signal; such a daemon is killed if the run would be.
+    /// Waits for the processes that were sent a signal and outlive the run itself: a wrapper may
+    /// end before the puppet below it. The wait is limited, since a daemon that was started here
+    /// may ignore the signal; such a daemon is killed if the run would be.
     fn see_off(&mut self) -> Result<(), Ending> {
         let patience = self.kill_at.unwrap_or(boottime() + GRACE);
         let mut kill = self.kill_at.is_some();

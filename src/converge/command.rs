@@ -14,12 +14,12 @@ use again_base::sys::attributes::SignalState;
 use again_base::sys::process::os;
 use again_base::sys::spawn::Image;
 
-/// What every run is started from.
+/// Program and signal state of every run.
 #[derive(Debug)]
 pub struct Command {
-    /// The program; its environment lacks the variables that differ from run to run.
+    /// Program; its environment lacks the variables that differ from run to run.
     pub image: Image,
-    /// The signal state that this process was started with.
+    /// Signal state that this process was started with.
     pub signals: SignalState,
 }
 
@@ -27,7 +27,7 @@ impl Command {
     /// Forks a run, which waits until it is released. `variables` are this run's own.
     ///
     /// # Errors
-    /// Those of fork(2) and of building the arguments.
+    /// Errors of fork(2) and of building the arguments.
     pub fn fork(&self, variables: &[(&str, &str)]) -> io::Result<Held> {
         let mut image = self.image.clone();
         let own = variables
@@ -37,12 +37,12 @@ impl Command {
         foreground::fork(&image, self.signals)
     }
 
-    /// The command line for people, cut short.
+    /// Command line for people, shortened.
     pub fn shown(&self) -> String {
         shown(&self.image.arguments)
     }
 
-    /// Its first word, for people.
+    /// First word of the command, for people.
     pub fn name(&self) -> String {
         shown(&self.image.arguments[..1])
     }
@@ -58,8 +58,8 @@ fn shown(words: &[OsString]) -> String {
     }
 }
 
-/// The environment of every run: ours, without what marks a rerun, and with the
-/// state directory, if it is named here.
+/// Environment of every run: ours, without the variables that mark a rerun, and with the state
+/// directory, if it is given.
 pub fn environment(around: &Surroundings, state_dir: Option<&PathBuf>) -> Vec<OsString> {
     let entries = around
         .environment
@@ -74,7 +74,7 @@ pub fn environment(around: &Surroundings, state_dir: Option<&PathBuf>) -> Vec<Os
     entries.iter().map(|entry| os(entry)).collect()
 }
 
-/// A regular file on standard input, which every run reads from the same place.
+/// Regular file on standard input, which every run reads from the same offset.
 #[derive(Debug)]
 pub struct Input {
     file: File,
@@ -82,7 +82,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// What standard input is now, if it is such a file.
+    /// Current standard input, if it is a regular file.
     pub fn now() -> Option<Self> {
         let mut file = File::from(foreground::standard_input().ok()?);
         let is_file = file.metadata().ok()?.is_file();
@@ -90,7 +90,7 @@ impl Input {
         Some(Input { file, from })
     }
 
-    /// Goes back to where it was.
+    /// Seeks to the initial offset.
     pub fn rewind(&mut self) {
         let _ = self.file.seek(SeekFrom::Start(self.from));
     }

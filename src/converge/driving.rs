@@ -1,4 +1,4 @@
-//! A driver's state, and what it publishes of it.
+//! A driver's state, and the part of it that the driver publishes.
 
 use anyhow::Result;
 
@@ -18,20 +18,20 @@ use again_base::model::{Boottime, End, Exit, Moment, Span};
 use again_base::sys::clock::moment;
 use again_base::sys::pidfd::Handle;
 
-/// Why a driver ends.
+/// Reason for the end of a driver.
 #[derive(Debug)]
 pub enum Ending {
-    /// The policy decided so.
+    /// The policy decided to end.
     Finish(Finish),
-    /// By a signal.
+    /// The driver received this signal.
     Signal(i32),
-    /// An operator wanted no further run.
+    /// An operator asked for no further run.
     Stopped,
     /// A run was ended at the timeout.
     TimedOut,
-    /// The command could not be executed, and the exit status that says so.
+    /// The command could not be executed: reason and exit status.
     NotExecuted(String, Exit),
-    /// What went wrong on our side.
+    /// The driver itself failed.
     Error(anyhow::Error),
 }
 
@@ -47,43 +47,43 @@ impl From<std::io::Error> for Ending {
     }
 }
 
-/// A driver at work.
+/// Running driver.
 pub struct Driving<'a> {
-    /// What was typed.
+    /// Command line of the driver.
     pub args: &'a Converge,
-    /// What it runs.
+    /// Command that the driver runs.
     pub command: Command,
-    /// What every run reads.
+    /// Standard input of every run.
     pub input: Option<Input>,
-    /// What is known of a run.
+    /// Knowledge of the run.
     pub known: Known,
-    /// The state directory.
+    /// State directory.
     pub store: Store,
-    /// Its own record and inbox.
+    /// Handle on the driver's record and inbox.
     pub desk: Desk,
-    /// What the record says.
+    /// Public record of the driver.
     pub record: Driver,
-    /// Its runs and pending timers.
+    /// Runs and pending timers.
     pub drive: Drive,
-    /// How it sleeps.
+    /// Sleeper of the driver.
     pub sleeper: Sleeper,
     /// Standard error.
     pub screen: Screen,
-    /// How the process of the last run ended.
+    /// End of the last run's process.
     pub last: Option<End>,
 }
 
 impl Driving<'_> {
-    /// When its timeout is over.
+    /// End of the driver's timeout, if one is set.
     pub fn deadline(&self) -> Option<Boottime> {
         let began = self.record.began.uptime;
         self.args.timeout.map(|limit| began + limit)
     }
 
-    /// Sleeps between two runs. A reason to end is the error.
+    /// Sleeps between two runs.
     ///
     /// # Errors
-    /// Why we end.
+    /// The reason to end the driver.
     pub fn sleep(
         &mut self,
         process: Option<&Handle>,
@@ -102,7 +102,7 @@ impl Driving<'_> {
         Ok(wake)
     }
 
-    /// Tells the system's log of a change, in the words of the terminal.
+    /// Writes a line of the terminal to the system log.
     pub fn log(&self, line: &str) {
         let Driver {
             target, chain, run, ..
@@ -110,13 +110,13 @@ impl Driving<'_> {
         change::log(target, "", chain, *run, line);
     }
 
-    /// Notes that the driver began or ended.
+    /// Records in the history that the driver began or ended.
     pub fn note(&self, what: What, at: Moment, reason: &str) {
         let change = Change::of_driver(&self.record, what, at).because(reason);
         self.store.note(&change.entry);
     }
 
-    /// Notes what became of a timer.
+    /// Records an event of a timer in the history.
     pub fn note_timer(&self, name: &str, timer: &Timer, what: What, reason: &str) {
         let mut change = Change::of_driver(&self.record, what, moment()).because(reason);
         name.clone_into(&mut change.entry.timer);
@@ -125,10 +125,10 @@ impl Driving<'_> {
         self.store.note(&change.entry);
     }
 
-    /// Puts on record what is pending.
+    /// Publishes the pending timers in the record.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn publish(&mut self) -> Result<()> {
         let timers = self.drive.timers().iter();
         self.record.timers = timers.map(|(name, t)| (name.clone(), t.due)).collect();
@@ -138,15 +138,15 @@ impl Driving<'_> {
         self.desk.publish(&self.record)
     }
 
-    /// Records for `status` what holds the next run, and says it. The run that follows records
-    /// its own state.
+    /// Records for `status` the reason that holds the next run, and prints it. The run that follows
+    /// records its own state.
     pub fn note_held(&mut self, what: Option<&str>) {
         if self.record.held.as_deref() == what {
             return;
         }
         self.record.held = what.map(str::to_owned);
         if let Some(what) = what {
-            // Recorded before it is said: a reader of the line may run `status`.
+            // Recorded before it is printed: the reader of the line may run `status`.
             if let Err(e) = self.publish() {
                 tracing::debug!("{e:#}");
             }
@@ -154,7 +154,7 @@ impl Driving<'_> {
         }
     }
 
-    /// Takes what was handed over; the names of the timers.
+    /// Takes the requests out of the inbox. Returns the quoted names of their timers.
     pub fn take_requests(&mut self, run_ended: Boottime) -> Vec<String> {
         let mut names = Vec::new();
         for handed in self.desk.take() {

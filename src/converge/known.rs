@@ -1,4 +1,4 @@
-//! What a driver knows of its run, and how it judges the run by that.
+//! A driver's knowledge of its run, and the verdict on the run.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use crate::state::driver::Handed;
 use again_base::model::{Bytes, End, Identity, Moment, Outcome};
 use again_base::puppet::cmdline::{Application, Invocation};
 
-/// A driver's knowledge of the Puppet that its command runs.
+/// Driver's knowledge of the Puppet that its command runs.
 #[derive(Debug)]
 pub struct Known {
-    /// The command's own words are Puppet's.
+    /// Whether the command line itself is Puppet's.
     is_own: bool,
-    /// Puppet's files, as far as the settings name them.
+    /// Paths of Puppet's files that the settings name.
     set: Paths,
-    /// The Puppet of the command's own words; else the newest that was seen below the driver.
+    /// Puppet of the command line, or else the newest one seen below the driver.
     puppet: Option<Puppet>,
-    /// A Puppet was seen below the driver in this run.
+    /// Whether a Puppet was seen below the driver in this run.
     was_seen: bool,
     /// Each summary as it was before this run could write it.
     before: Vec<(PathBuf, Option<Stamp>)>,
@@ -34,20 +34,20 @@ struct Puppet {
     paths: Paths,
 }
 
-/// How a run went.
+/// Verdict on a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The outcome.
+    /// Outcome of the run.
     pub outcome: Outcome,
-    /// The evidence for it, for people.
+    /// Evidence for the outcome, for people.
     pub evidence: String,
     /// Whether this run of Puppet failed before it had a catalog to apply.
     pub no_catalog: bool,
 }
 
 impl Known {
-    /// The knowledge from the command line alone. `paths` are the files of its Puppet, and `set`
-    /// those that the settings name.
+    /// Knowledge from the command line alone. `paths` are the files of its Puppet, and `set` those
+    /// that the settings name.
     pub fn of(invocation: Option<&Invocation>, paths: Paths, set: Paths) -> Self {
         Known {
             is_own: invocation.is_some(),
@@ -67,7 +67,7 @@ impl Known {
         !self.is_own
     }
 
-    /// A run begins: no Puppet was seen in it yet.
+    /// Resets the knowledge at the beginning of a run.
     pub fn begin(&mut self) {
         self.was_seen = false;
         self.before.clear();
@@ -76,7 +76,7 @@ impl Known {
         }
     }
 
-    /// Looks for Puppet among the run's process and those below it.
+    /// Searches the run's process and those below it for Puppet.
     pub fn look_below(&mut self, run: Identity) {
         for (invocation, paths) in live::runs_below(run.pid, &self.set) {
             if let Some(path) = paths.lastrunfile.as_ref().map(Bytes::path) {
@@ -90,8 +90,8 @@ impl Known {
         }
     }
 
-    /// Notes the Puppet whose run asked. A command of Puppet's own is known already, and another
-    /// one that its catalog runs may have asked.
+    /// Records the Puppet whose run sent the request. If the command line itself is Puppet's, that
+    /// Puppet is known already, and the request may come from another one that its catalog runs.
     pub fn learn(&mut self, handed: &Handed) {
         let kind = handed.kind.filter(|kind| kind.is_puppet() && !self.is_own);
         if let Some(kind) = kind {
@@ -115,14 +115,14 @@ impl Known {
         }
     }
 
-    /// The path of a run's summary: where its Puppet keeps it, or where the settings say.
+    /// Path of a run's summary: according to its Puppet, or else the settings.
     fn summary_path(&self) -> Option<PathBuf> {
         let own = self.puppet.as_ref();
         let own = own.and_then(|puppet| puppet.paths.lastrunfile.as_ref());
         own.or(self.set.lastrunfile.as_ref()).map(Bytes::path)
     }
 
-    /// Another run of the agent that is under way.
+    /// Other run of the agent that holds the lock.
     pub fn lock_holder(&self) -> Option<Identity> {
         self.agent()
             .and_then(|agent| live::lock_holder(&agent.paths))
@@ -132,10 +132,10 @@ impl Known {
         self.puppet.as_ref().filter(|puppet| puppet.is_agent)
     }
 
-    /// Judges a run that has ended.
+    /// Verdict on a run that has ended.
     pub fn judge(&self, end: End, started: &Moment) -> Verdict {
         let is_puppets = self.is_own || self.was_seen;
-        // A wrapper may end with 0 whatever its Puppet ends with.
+        // A wrapper may end with 0 whatever the exit status of its Puppet.
         let is_puppets_status = self.is_own || self.was_seen && end == End::Exit(2);
         let detailed = self.puppet.as_ref().is_some_and(|puppet| puppet.detailed);
         let summary = self.summary(started);
@@ -181,8 +181,8 @@ impl Known {
         }
     }
 
-    /// The summary, if it can only be this run's: a Puppet was seen in it, or the settings say
-    /// where its summary is, and it is new.
+    /// Summary, if it is certain to be this run's: a Puppet was seen in the run, or the settings
+    /// name the file, and the file is new.
     fn summary(&self, started: &Moment) -> Option<Summary> {
         if !self.is_own && !self.was_seen && self.set.lastrunfile.is_none() {
             return None;
@@ -191,14 +191,14 @@ impl Known {
         let summary = Summary::parse(&outcome::read_summary(&path).ok()?);
         let is_fresh = match self.before.iter().find(|(known, _)| *known == path) {
             Some((_, version)) => *version != stamp(&path),
-            // Only now is it known where it is; Puppet gives whole seconds.
+            // The path was not known before the run ended; Puppet writes whole seconds.
             None => summary.last_run()? >= started.wall.millis() / 1000,
         };
         Some(summary).filter(|_| is_fresh)
     }
 }
 
-/// What tells one version of a file from the next. Puppet replaces its summary.
+/// Identity of a version of a file. Puppet replaces its summary.
 fn stamp(path: &Path) -> Option<Stamp> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))

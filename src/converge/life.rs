@@ -1,4 +1,4 @@
-//! A driver's life, from its first record to its last word.
+//! A driver's main loop, from its first record to its last message.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,11 @@ use again_base::model::{Boottime, Identity, Span, chain_id};
 use again_base::sys::clock::{boottime, moment};
 use again_base::sys::{pidfd, process};
 
-/// Runs the command until nothing asks for more. The exit status of this process.
+/// Runs the command until no request for another run is left. Returns the exit status of this
+/// process.
 ///
 /// # Errors
-/// What went wrong on our side.
+/// Failures of the driver itself.
 pub fn main(
     args: &Converge,
     settings: &Settings,
@@ -92,7 +93,7 @@ impl Driving<'_> {
             Next::Wait(due, because) => self.wait(due, &because),
             Next::Start(because) => {
                 self.await_room(&because)?;
-                // Judged again after that wait.
+                // Decided again after that wait.
                 if self.drive.next(boottime()) == Next::Start(because.clone()) {
                     run(self, &because)?;
                 }
@@ -102,14 +103,14 @@ impl Driving<'_> {
                 if self.desk.close() {
                     return Err(Ending::Finish(finish));
                 }
-                // One came in at the last moment.
+                // A request arrived at the last moment.
                 self.take_requests(now);
                 Ok(())
             }
         }
     }
 
-    /// Sleeps until a timer is due, or another attempt.
+    /// Sleeps until a timer or another attempt is due.
     fn wait(&mut self, due: Boottime, because: &Because) -> Result<(), Ending> {
         let (next, most) = (self.drive.runs() + 1, self.drive.most());
         let why = match because {
@@ -129,7 +130,7 @@ impl Driving<'_> {
             let mut until = due;
             if self.screen.shows_progress() {
                 let left = due.since(now).nanos();
-                // Rounded up, so that it counts down to 1.
+                // Rounded up, so that the display counts down to 1.
                 let seconds = Span::from_secs(left.div_ceil(1_000_000_000));
                 self.screen.progress(&format!("{what} {seconds}"));
                 until = now + Span::from_nanos((left - 1) % 1_000_000_000 + 1);
@@ -142,9 +143,9 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for another run of the agent to end, and while `again` is disabled.
+    /// Waits while another run of the agent holds the lock, or `again` is disabled.
     fn await_room(&mut self, because: &Because) -> Result<(), Ending> {
-        // None: not set yet. Some(None): it cannot be had.
+        // None: not set yet. Some(None): watching failed.
         let mut watch: Option<Option<Watch>> = None;
         loop {
             let holder = self.known.lock_holder();
@@ -157,7 +158,8 @@ impl Driving<'_> {
                     None => continue,
                 },
                 (None, None) => {
-                    // Look once more after the watch is set, lest a change falls between.
+                    // Checked once more after the watch is set, so that no change in between is
+                    // missed.
                     watch = Some(Watch::on([self.store.root()]).ok());
                     continue;
                 }
@@ -173,13 +175,13 @@ impl Driving<'_> {
         }
     }
 
-    /// What keeps the next run from starting, in words.
+    /// Obstacle to the next run, in words.
     fn in_the_way(&self, because: &Because, holder: Option<Identity>) -> Option<String> {
         if let Some(holder) = holder {
             let pid = holder.pid;
             return Some(format!("waits for the agent run with pid {pid} to end"));
         }
-        // The first run was asked for here and now.
+        // The user asked for the first run explicitly.
         let disabled = self.store.disabled().filter(|_| *because != Because::First);
         let reason = match disabled?.reason {
             reason if reason.is_empty() => reason,
@@ -190,7 +192,7 @@ impl Driving<'_> {
         ))
     }
 
-    /// Says how the driver ended, and returns the exit status.
+    /// Prints how the driver ended, and returns the exit status.
     fn conclude(mut self, ending: Ending) -> Result<i32> {
         let now = moment();
         let (status, text) = verdict(&self, &ending, now.uptime);
@@ -200,7 +202,8 @@ impl Driving<'_> {
         self.note(What::Closed, now, &text);
         self.log(&format!("'again converge' ends: {text}"));
         self.screen.table();
-        // The record goes before the last word: who reads it finds us gone.
+        // The record is removed before the last message: its reader must not find the driver any
+        // more.
         drop(self.desk);
         if let Ending::Error(e) = ending {
             return Err(e);
@@ -210,7 +213,7 @@ impl Driving<'_> {
         if let Ending::Signal(signal) = ending
             && signal == nix::libc::SIGINT
         {
-            // A shell ends its script too if we die of it (bash(1), SIGNALS).
+            // A shell ends its script too if this process dies from the signal (bash(1), SIGNALS).
             foreground::die_by(signal);
         }
         Ok(status)

@@ -1,8 +1,8 @@
-//! The life of a converge driver, which runs a command in the foreground.
+//! The converge driver, which runs a command in the foreground.
 //!
-//! The run stays in our process group, so that the terminal is its own and ^C reaches all of
-//! us at once; we note the signal and wait for the run. A signal sent to us alone is passed on
-//! to the processes that ^C would reach.
+//! The run stays in our process group, so that it has the terminal and ^C reaches all processes of
+//! the group; the driver notes the signal and waits for the run. A signal sent to the driver alone
+//! is passed on to the processes that ^C would reach.
 #![forbid(unsafe_code)]
 
 mod attend;

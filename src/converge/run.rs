@@ -1,4 +1,4 @@
-//! One run of a driver, from its start to the judgement of it.
+//! One run of a driver, from its start to the verdict.
 
 use anyhow::{Context, Result};
 
@@ -13,21 +13,21 @@ use crate::sys::foreground::Held;
 use again_base::model::{End, Exit, Moment, Satisfied};
 use again_base::sys::clock::moment;
 
-/// The timer of a run that no timer asked for.
+/// Name of the timer for a run that no timer requested.
 const NO_TIMER: &str = "converge";
 
-/// A run, as it began.
+/// Run that has begun.
 struct Begun {
     number: u32,
     started: Moment,
-    /// The timer that asked, and its request's token.
+    /// Timer that requested the run, and the token of its request.
     timer: String,
     token: String,
     asked_by: String,
 }
 
 impl Begun {
-    /// What became of it.
+    /// Change that the run caused.
     fn change(&self, driving: &Driving<'_>, what: What, at: Moment) -> Change {
         let mut change = Change::of_driver(&driving.record, what, at);
         change.entry.timer.clone_from(&self.timer);
@@ -40,10 +40,10 @@ impl Begun {
     }
 }
 
-/// One run, from its start to the judgement of it.
+/// Does one run, from its start to the verdict.
 ///
 /// # Errors
-/// Why the driver ends with it.
+/// The reason why the driver ends with this run.
 pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
     let started = moment();
     let done = driving.drive.begin(started.uptime);
@@ -78,7 +78,7 @@ pub fn run(driving: &mut Driving<'_>, because: &Because) -> Result<(), Ending> {
     ending.map_or(Ok(()), Err)
 }
 
-/// Announces a run, and prepares it.
+/// Announces and prepares a run.
 fn begin(
     driving: &mut Driving<'_>,
     because: &Because,
@@ -112,7 +112,7 @@ fn begin(
     }
 }
 
-/// Why a run starts, in the words of the table.
+/// Reason for the start of a run, for the table.
 fn asked_by(because: &Because, done: &[(String, Timer)]) -> String {
     match because {
         Because::First => "-".to_owned(),
@@ -127,7 +127,7 @@ fn asked_by(because: &Because, done: &[(String, Timer)]) -> String {
     }
 }
 
-/// The process of the run, on record before it can ask for anything.
+/// Forks the process of the run, and records it before it can send requests.
 fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
     let number = begun.number.to_string();
     let marks = [
@@ -154,7 +154,7 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
         })
     });
     if let Err(e) = on_record {
-        // It waits for us, and ends when it is not released.
+        // The process waits for us, and ends if it is not released.
         drop(held);
         driving
             .store
@@ -164,7 +164,7 @@ fn fork(driving: &mut Driving<'_>, begun: &Begun) -> Result<Held> {
     Ok(held)
 }
 
-/// Takes what the run asked for, judges it and tells of it.
+/// Takes the requests of the run, and reports its verdict.
 fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
     let ended = moment();
     let asked = driving.take_requests(ended.uptime);
@@ -193,7 +193,7 @@ fn conclude(driving: &mut Driving<'_>, begun: Begun, end: End) {
     let (at, asked_by) = (begun.started.wall, &begun.asked_by);
     driving.screen.row(number, at, took, outcome, asked_by);
     driving.last = Some(end);
-    // Readers of the record see what is pending; it serves nothing else.
+    // Readers of the record see the pending timers; nothing else depends on it.
     if let Err(e) = driving.publish() {
         tracing::warn!("{e:#}");
     }

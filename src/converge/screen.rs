@@ -1,4 +1,4 @@
-//! Standard error, and what a driver writes there.
+//! Standard error, and the driver's output on it.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -7,22 +7,22 @@ use again_base::model::{Outcome, Span, Walltime};
 use again_base::sys::localtime;
 use again_base::sys::terminal::{self, clean};
 
-/// The widest progress line: one that fits a terminal of the usual size.
+/// Maximum width of the progress line, for a terminal of the usual size.
 const WIDEST: usize = 79;
 
-/// Standard error, and what may be done on it.
+/// Standard error and its capabilities.
 #[derive(Debug)]
 pub struct Screen {
     terminal: bool,
     look: Look,
-    /// A progress line stands there without a line feed.
+    /// Whether a progress line without a line feed is shown.
     progress: bool,
-    /// The lines of the table at the end.
+    /// Lines of the table at the end.
     rows: Vec<String>,
 }
 
 impl Screen {
-    /// Standard error as it is now.
+    /// Current standard error.
     pub fn new() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
@@ -36,18 +36,19 @@ impl Screen {
         }
     }
 
-    /// Never from the background, where it would write over somebody's prompt.
+    /// Whether progress can be shown: never from the background, where it would overwrite
+    /// somebody's prompt.
     pub fn shows_progress(&self) -> bool {
         self.terminal && terminal::is_in_foreground()
     }
 
-    /// Says a line of ours.
+    /// Prints a message.
     pub fn say(&mut self, what: &str) {
         self.clear();
         complain(&format!("again: converge: {what}"));
     }
 
-    /// Says how a run ended, with its outcome in colour.
+    /// Prints how a run ended, with its outcome in colour.
     pub fn say_outcome(&mut self, what: &str, outcome: Outcome) {
         self.clear();
         let word = outcome.kind();
@@ -75,8 +76,8 @@ impl Screen {
         self.look.paint(tone, text)
     }
 
-    /// Keeps a line of the table: a run, when it began and how long it took, how it went
-    /// and why it started.
+    /// Adds a line to the table: number of the run, start time, duration, outcome and reason for
+    /// the start.
     pub fn row(&mut self, run: u32, at: Walltime, took: Span, outcome: Outcome, asked_by: &str) {
         let at = localtime::local(at);
         let at = at.split(' ').nth(1).unwrap_or(&at);
@@ -88,7 +89,7 @@ impl Screen {
         ));
     }
 
-    /// The runs, one line each.
+    /// Prints the table of the runs, one line each.
     pub fn table(&mut self) {
         self.clear();
         if !self.rows.is_empty() {
@@ -99,7 +100,7 @@ impl Screen {
         }
     }
 
-    /// The last word.
+    /// Prints the last message.
     pub fn verdict(&self, text: &str, good: bool) {
         let text = self.paint(&clean(text), good);
         complain_painted(&format!("again: {text}"));

@@ -1,11 +1,11 @@
-//! A driver's exit status and its last word.
+//! A driver's exit status and its last message.
 
 use super::driving::{Driving, Ending};
 use crate::policy::converge::{Drive, Finish, Until};
 use again_base::layout::plural;
 use again_base::model::{BY_SIGNAL, Boottime, End, Exit, Span};
 
-/// The exit status, and the verdict in words.
+/// Exit status, and the verdict in words.
 pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, String) {
     const NOT: i32 = Exit::NotConverged as i32;
     let run = driving.drive.runs();
@@ -62,7 +62,7 @@ pub fn verdict(driving: &Driving<'_>, ending: &Ending, now: Boottime) -> (i32, S
     (status, format!("{what} {so_far}{advice}"))
 }
 
-/// What still asks for a run.
+/// Reason for another run that is still pending, in words.
 fn pending(drive: &Drive) -> String {
     let names: Vec<String> = drive.timers().keys().map(|n| format!("'{n}'")).collect();
     if drive.runs() == 0 {

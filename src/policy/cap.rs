@@ -1,11 +1,11 @@
-//! The cap: at most this many reruns of a target in any window of time.
+//! The cap: the maximum number of reruns of a target in any window of time.
 
 use again_base::model::{Cap, Foreign, Moment, Provenance, Span, Use};
 
-/// Reads the cap's window. A window of zero would let every rerun through.
+/// Parses the cap's window, which must not be zero: that would let every rerun through.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence that says what is wrong with the text.
 pub fn window(text: &str) -> Result<Span, String> {
     match text.parse::<Span>().map_err(|e| e.to_string())? {
         Span::ZERO => Err("the cap's window has to be at least 1s".to_owned()),
@@ -13,9 +13,9 @@ pub fn window(text: &str) -> Result<Span, String> {
     }
 }
 
-/// Counts the `starts` that lie within the window that ends `now`.
+/// Use of the cap: counts the `starts` within the window that ends at `now`.
 ///
-/// A start exactly one window old no longer counts. With a `max_runs` of 0 no rerun may ever
+/// A start exactly one window old no longer counts. With a `max_runs` of 0, no rerun may ever
 /// start.
 pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &Moment) -> Use {
     let is_within = |start: &&Moment| start.age(now) < cap.window;
@@ -31,7 +31,7 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
     } else if used < cap.max_runs {
         Span::ZERO
     } else {
-        // Room is made when the max_runs-th newest start leaves the window.
+        // A start becomes possible when the max_runs-th newest start leaves the window.
         ages.get(cap.max_runs as usize - 1)
             .map_or(Span::ZERO, |age| {
                 Span::from_nanos(cap.window.nanos() - age.nanos())
@@ -46,7 +46,7 @@ pub fn usage<'a>(cap: Cap, starts: impl IntoIterator<Item = &'a Moment>, now: &M
     }
 }
 
-/// The cap that decides: a target's own, or the one over all targets.
+/// Cap that decides: a target's own, or the one over all targets.
 pub fn binding(own: (Cap, Use), total: Option<(Cap, Use)>) -> (Cap, Use) {
     let later = |total: &(Cap, Use)| total.1.frees_in > own.1.frees_in;
     total.filter(later).unwrap_or(own)

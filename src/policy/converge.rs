@@ -1,11 +1,11 @@
-//! What a converge driver does next: how a run went, which timers are pending, and whether
+//! Decides a converge driver's next step: how a run went, which timers are pending, and whether
 //! another run starts, has to wait, or is not wanted.
 
 use std::collections::BTreeMap;
 
 use again_base::model::{Base, Boottime, End, Outcome, Span};
 
-/// When a driver has reached its goal.
+/// Goal of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Until {
     /// Nothing asks for another run.
@@ -14,22 +14,22 @@ pub enum Until {
     Clean,
 }
 
-/// The evidence that a run's outcome is judged by.
+/// Evidence for a run's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
-    /// How its process ended.
+    /// End of its process.
     pub end: End,
-    /// The exit status says whether anything changed (`--detailed-exitcodes`).
+    /// Whether the exit status says if anything changed (`--detailed-exitcodes`).
     pub detailed: bool,
-    /// What Puppet's summary says, if this run wrote one.
+    /// Outcome in Puppet's summary, if this run wrote one.
     pub summary: Option<Outcome>,
-    /// It is an agent's, and another run holds the agent's lock.
+    /// Whether the run is an agent's and another run holds the agent's lock.
     pub lock_is_taken: bool,
 }
 
-/// Judges a run. Its summary decides between changed, unchanged and failed, but never turns a
-/// failing exit status into a success. Exit status 2 is one only of a Puppet that says by it
-/// that something changed, and whose summary says so too.
+/// Outcome of a run. The summary decides between changed, unchanged and failed, but never turns a
+/// failing exit status into a success. Exit status 2 is a success only with `detailed`, and only if
+/// the summary says that something changed.
 pub fn judge(seen: &Evidence) -> Outcome {
     let status = match seen.end {
         End::Signal(_) => return Outcome::Killed,
@@ -42,101 +42,101 @@ pub fn judge(seen: &Evidence) -> Outcome {
         (0, None) if seen.detailed => Outcome::Unchanged,
         (0, None) => Outcome::Succeeded,
         (2, Some(Outcome::Changed)) if seen.detailed => Outcome::Changed,
-        // A skipped and a disabled agent exit with 1 as a failed one does.
+        // A skipped or disabled agent exits with 1, as a failed one does.
         (1, None) if seen.lock_is_taken => Outcome::Skipped,
         _ => Outcome::Failed,
     }
 }
 
-/// A request that was handed to the driver.
+/// Request that was handed to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
-    /// The timer's name.
+    /// Name of the timer.
     pub name: String,
-    /// Tells this request from others of the same name.
+    /// Token that distinguishes this request from others of the same name.
     pub token: String,
-    /// The least wait.
+    /// Minimum wait.
     pub delta: Span,
-    /// What was drawn on top of it.
+    /// Random jitter, added to `delta`.
     pub jitter: Span,
-    /// From when on both count.
+    /// Moment from which delta and jitter count.
     pub base: Base,
-    /// When it was asked for.
+    /// Time of the request.
     pub requested: Boottime,
 }
 
-/// A pending timer.
+/// Pending timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timer {
-    /// The request's token.
+    /// Token of the request.
     pub token: String,
-    /// When it is due.
+    /// Due time.
     pub due: Boottime,
-    /// The run that asked for it.
+    /// Number of the run that requested it.
     pub asked_by: u32,
 }
 
-/// A driver's state between two steps.
+/// State of a driver between two steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drive {
     until: Until,
     max_runs: u32,
     deadline: Option<Boottime>,
-    /// How long after a run that applied no catalog the next attempt is made.
+    /// Time until the next attempt after a run that applied no catalog.
     retry: Option<Span>,
     runs: u32,
-    /// How many of them applied no catalog, and do not count.
+    /// Number of runs that applied no catalog and do not count.
     uncounted: u32,
     last: Option<Outcome>,
-    /// When the next attempt is made, after a run that applied no catalog.
+    /// Time of the next attempt, after a run that applied no catalog.
     attempt: Option<Boottime>,
     timers: BTreeMap<String, Timer>,
 }
 
-/// Why a run starts.
+/// Reason for the start of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Because {
-    /// It is the first.
+    /// The run is the first.
     First,
     /// This timer is due.
     Due(String),
-    /// The run before it changed something, and that is not wanted.
+    /// The previous run changed something, and the goal is a run that does not.
     NotClean,
-    /// The run before it did not take place.
+    /// The previous run was skipped.
     Busy,
-    /// The run before it applied no catalog.
+    /// The previous run applied no catalog.
     NoCatalog,
 }
 
-/// Why a driver ends.
+/// Reason for the end of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    /// It has reached its goal.
+    /// The driver has reached its goal.
     Converged,
     /// The last run failed.
     Failed,
-    /// Whether the last run changed anything cannot be known.
+    /// The evidence does not show whether the last run changed anything.
     Unclear,
-    /// There were as many runs as there may be.
+    /// The maximum number of runs is reached.
     Cap,
     /// The timeout is over, or would be before the next run.
     Timeout,
 }
 
-/// The next step.
+/// Next step of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Next {
     /// Start a run.
     Start(Because),
-    /// Sleep until then, when a run is to start for this reason.
+    /// Sleep until this time, when a run is to start for this reason.
     Wait(Boottime, Because),
-    /// End.
+    /// End the driver.
     Finish(Finish),
 }
 
 impl Drive {
-    /// A driver that has not run anything yet. At least one run is allowed.
+    /// State of a driver that has not run anything yet. At least one run is allowed.
     pub fn new(
         until: Until,
         max_runs: u32,
@@ -156,27 +156,27 @@ impl Drive {
         }
     }
 
-    /// The number of the run under way, or of the last one.
+    /// Number of the current or the last run; 0 before the first.
     pub fn runs(&self) -> u32 {
         self.runs
     }
 
-    /// The most runs there may be, with those that do not count.
+    /// Maximum number of runs, including those that do not count.
     pub fn most(&self) -> u32 {
         self.max_runs.saturating_add(self.uncounted)
     }
 
-    /// Whether the last run applied no catalog, and another attempt is wanted.
+    /// Whether the last run applied no catalog and another attempt is wanted.
     pub fn is_without_catalog(&self) -> bool {
         self.attempt.is_some()
     }
 
-    /// The pending timers by name.
+    /// Pending timers by name.
     pub fn timers(&self) -> &BTreeMap<String, Timer> {
         &self.timers
     }
 
-    /// Decides the next step, while no run is under way.
+    /// Next step, while no run is in progress.
     pub fn next(&self, now: Boottime) -> Next {
         let another = self.another();
         let (because, due) = match another {
@@ -187,7 +187,7 @@ impl Drive {
             let failed = self.last.is_some_and(Outcome::is_failure);
             return Next::Finish(if failed { Finish::Failed } else { Finish::Cap });
         }
-        // A run that cannot start in time is not waited for.
+        // The driver does not wait for a run that cannot start in time.
         if self.deadline.is_some_and(|at| due.max(now) >= at) {
             return Next::Finish(Finish::Timeout);
         }
@@ -197,7 +197,7 @@ impl Drive {
         }
     }
 
-    /// Why another run is wanted, and its earliest start; or why none is wanted.
+    /// Reason for another run, and its earliest start; or the reason why none is wanted.
     fn another(&self) -> Result<(Because, Boottime), Finish> {
         let at_once = Boottime::default();
         let Some(last) = self.last else {
@@ -206,7 +206,7 @@ impl Drive {
         if last == Outcome::Skipped {
             return Ok((Because::Busy, at_once));
         }
-        // A failed run that asks for more goes on.
+        // After a failed run with pending timers the driver continues.
         let timers = self.timers.iter();
         let timers = timers.map(|(name, timer)| (Because::Due(name.clone()), timer.due));
         let attempt = self.attempt.map(|at| (Because::NoCatalog, at));
@@ -221,7 +221,7 @@ impl Drive {
         }
     }
 
-    /// Makes every pending timer due by now.
+    /// Moves the due time of every pending timer and of the next attempt to `now` at the latest.
     pub fn hurry(&mut self, now: Boottime) {
         for timer in self.timers.values_mut() {
             timer.due = timer.due.min(now);
@@ -229,7 +229,7 @@ impl Drive {
         self.attempt = self.attempt.map(|at| at.min(now));
     }
 
-    /// A run starts. Returns the timers whose job it does: all that are due by now.
+    /// Records the start of a run. Returns the timers whose job it does: all that are due by now.
     pub fn begin(&mut self, now: Boottime) -> Vec<(String, Timer)> {
         self.runs = self.runs.saturating_add(1);
         let (due, later) = std::mem::take(&mut self.timers)
@@ -240,7 +240,8 @@ impl Drive {
         due.into_iter().collect()
     }
 
-    /// The run ended; `no_catalog` is when, if it is a run of Puppet's that applied no catalog.
+    /// Records the end of a run. `no_catalog` is the end time of a run of Puppet that applied no
+    /// catalog.
     pub fn end(&mut self, outcome: Outcome, no_catalog: Option<Boottime>) {
         self.last = Some(outcome);
         self.attempt = match (no_catalog, self.retry) {
@@ -250,8 +251,8 @@ impl Drive {
         self.uncounted += u32::from(self.attempt.is_some());
     }
 
-    /// Takes a request of the last run, which ended at `run_ended`. Returns the
-    /// timer that it replaces.
+    /// Adds a request of the last run, which ended at `run_ended`. Returns the timer that it
+    /// replaces.
     pub fn ask(&mut self, ask: Ask, run_ended: Boottime) -> Option<Timer> {
         let base = match ask.base {
             Base::End => run_ended,

@@ -1,34 +1,34 @@
-//! What `again now` and `again reset` do to a pending timer.
+//! Effect of `again now` and `again reset` on a pending timer.
 
 use again_base::model::{Boottime, Span};
 
-/// The parts of a pending timer that `again now` and `again reset` concern.
+/// Fields of a pending timer that `again now` and `again reset` change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
-    /// When it is due, once known.
+    /// Due time, once known.
     pub due: Option<Boottime>,
-    /// The least wait after its base.
+    /// Minimum wait after the base.
     pub delta: Span,
-    /// How much of its wait the cap has added.
+    /// Part of the wait that the cap has added.
     pub put_off: Span,
-    /// A person asked not to wait for it.
+    /// Whether a person asked to skip the wait.
     pub hurry: bool,
 }
 
-/// The change to make to a timer, or why none is made.
+/// Change to a timer, or the reason why none is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Hurry {
-    /// Its waiter is dead, so no process would act on a change.
+    /// The waiter is dead, so no process would act on a change.
     Dead,
-    /// It does not wait for its time any longer.
+    /// The timer no longer waits for its due time.
     Already,
-    /// The timer's new values.
+    /// New values of the timer.
     Changed(Pending),
 }
 
-/// Ends a timer's wait for its time, and for a shutdown that is announced. The timer still waits
-/// for its run, another run, the cap or an operator.
+/// Ends a timer's wait for its due time, and for an announced shutdown. The timer still waits for
+/// its run, another run, the cap or an operator.
 pub fn hurry(
     pending: Pending,
     waiter_alive: bool,
@@ -54,13 +54,13 @@ pub fn hurry(
     })
 }
 
-/// Takes away what the cap added to a timer's wait, once its count is forgotten.
+/// Removes the time that the cap added to a timer's wait, once its count is forgotten.
 pub fn release(pending: Pending, now: Boottime) -> Pending {
     let less = |span: Span| Span::from_nanos(span.nanos().saturating_sub(pending.put_off.nanos()));
     Pending {
         due: pending.due.map(|due| {
             let asked = Boottime::from_nanos(due.nanos().saturating_sub(pending.put_off.nanos()));
-            // Not into the past: a run since then did not do what is only due now.
+            // Not into the past: a run since then did not do a job that is due only now.
             if pending.put_off > Span::ZERO {
                 asked.max(now).min(due.max(now))
             } else {

@@ -1,70 +1,71 @@
-//! Whether a request is granted: everything that was observed goes in, a verdict comes out.
+//! Decides whether a request is granted, from everything that was observed.
 
 use again_base::model::{Cap, OnCap, Refusal, Span, Use};
 
-/// The facts that may stand in the way of a rerun, about the run above a request or about a
-/// command that was named outside any run.
+/// Facts that may prevent a rerun, about the run above a request or about a command that was named
+/// outside any run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The run's pid; none outside any run.
+    /// Pid of the run; none outside any run.
     pub pid: Option<i32>,
-    /// It is in a chroot.
+    /// Whether the run is in a chroot.
     pub chroot: bool,
-    /// The process 1 of its container, if the container may end with it.
+    /// Process 1 of its container, if the container may end with it.
     pub container: Option<String>,
-    /// Its user, if that is not ours.
+    /// User of the run, if different from the caller.
     pub other_user: Option<String>,
-    /// What says that `noop` is on, if it is.
+    /// Source that says that `noop` is on, if it is.
     pub noop: Option<&'static str>,
-    /// It reads its manifest from here.
+    /// Source of the manifest.
     pub input: Input,
-    /// Its manifest or configuration can be read once only: the name, and what it is.
+    /// Manifest or configuration that can be read only once: its name, and its type.
     pub once: Option<(String, String)>,
-    /// Its working directory, if that was deleted.
+    /// Working directory, if it was deleted.
     pub directory_gone: Option<String>,
 }
 
-/// Where `puppet apply` reads its manifest.
+/// Source from which `puppet apply` reads its manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Input {
-    /// Not from standard input.
+    /// The manifest does not come from standard input.
     #[default]
     NotRead,
-    /// A regular file, which can be opened again.
+    /// A regular file, which can be reopened.
     File,
-    /// Something that can be read once only, as /proc names it.
+    /// A source that can be read only once, as /proc names it.
     Once(String),
 }
 
-/// The facts that a request is judged by.
+/// Facts that decide a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What stands in the way of a rerun under any settings, if anything does.
+    /// Obstacle to a rerun under any settings, if any.
     pub obstacle: Option<Refusal>,
-    /// The reason of `again disable`, if it is in force.
+    /// Reason of `again disable`, if it is in force.
     pub disabled: Option<String>,
-    /// The cap.
+    /// Cap that applies.
     pub cap: Cap,
-    /// How much of it is used.
+    /// Use of the cap.
     pub usage: Use,
-    /// What to do at the cap.
+    /// Action when the cap is reached.
     pub on_cap: OnCap,
 }
 
-/// The judgement.
+/// Decision on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Granted. At the cap under `on_cap = wait`: not before this much time has passed.
+    /// The request is granted. At the cap under `on_cap = wait`: not before this much time has
+    /// passed.
     Schedule {
         /// Time until the cap allows another rerun; zero if it does now.
         not_before: Span,
     },
-    /// Not granted.
+    /// The request is refused.
     Refuse(Refusal),
 }
 
-/// What stands in the way of a rerun.
+/// Obstacle to a rerun, if any.
 pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     let Facts {
         pid,
@@ -90,8 +91,8 @@ pub fn obstacle(facts: &Facts) -> Option<Refusal> {
     }
 }
 
-/// Whether it stands in the way of a converge driver too. A driver runs its own command again,
-/// and needs neither Puppet's command line nor its directory.
+/// Whether an obstacle also prevents a request to a converge driver. A driver runs its own command
+/// again, and needs neither Puppet's command line nor its directory.
 pub fn stops_driver(obstacle: &Refusal) -> bool {
     !matches!(
         obstacle,
@@ -105,7 +106,7 @@ pub fn stops_driver(obstacle: &Refusal) -> bool {
     )
 }
 
-/// Judges a request.
+/// Decides a request.
 pub fn judge(case: &Case) -> Verdict {
     if let Some(obstacle) = &case.obstacle {
         return Verdict::Refuse(obstacle.clone());

@@ -1,5 +1,5 @@
-//! Decisions, as functions of data. Time and dice are arguments; nothing here
-//! reads a clock, a file or a process.
+//! Decisions, as functions of data. Time and random values are arguments; nothing here reads a
+//! clock, a file or a process.
 #![forbid(unsafe_code)]
 
 pub mod cap;

@@ -1,40 +1,41 @@
-//! In which timer the triggers of other nodes wait for their run: a pending due time never moves, and what needs a later one
-//! becomes the single next.
+//! Chooses the timer in which triggers of other nodes wait for their run: a pending due time never
+//! moves, and triggers that need a later one share a single next timer.
 
 use again_base::model::Boottime;
 
-/// A pending timer of a fleet's.
+/// Pending timer for triggers of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// When it is due, if that is known.
+    /// Due time, if known.
     pub due: Option<Boottime>,
-    /// From when on a run does the job of all that waits in it; nothing waits if there is none.
+    /// Earliest start of a run that does the job of all triggers waiting in the timer; None if none
+    /// wait.
     pub ready: Option<Boottime>,
 }
 
-/// Where triggers wait.
+/// Timer for new triggers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Place {
-    /// With the timer in this slot, which stays as it is.
+    /// The timer in this slot, which does not change.
     With(usize),
-    /// In a timer of their own, in this slot, which is free.
+    /// A new timer in this slot, which is free.
     Free(usize),
-    /// The timer in this slot, the next one, gives way to a later one, in which they wait together.
+    /// A later timer in this slot, which replaces the one there; the triggers of both wait in it.
     Instead(usize),
 }
 
-/// Finds a place for triggers for which a run may start at `ready` and is wanted at `due`.
+/// Chooses the timer for triggers for which a run may start at `ready` and is wanted at `due`.
 pub fn place(slots: [Option<Slot>; 2], ready: Boottime, due: Boottime, now: Boottime) -> Place {
     let free = slots.iter().position(Option::is_none);
-    // What is overdue starts later than now, whenever that is.
+    // An overdue timer starts at some time after now.
     let serves = |slot: &Slot| slot.due.is_some_and(|due| due.max(now) >= ready);
     let pending = || (0..2).filter_map(|at| Some((at, slots[at]?)));
     let first = pending()
         .filter(|(_, slot)| serves(slot))
         .min_by_key(|(_, slot)| slot.due);
     match (first, free) {
-        // It has to wait for others, which these need not.
+        // The first timer has to wait for other triggers, and the new ones need not.
         (Some((_, slot)), Some(free)) if slot.ready.is_some_and(|ready| ready > due) => {
             Place::Free(free)
         }

@@ -2,42 +2,42 @@
 
 use again_base::model::{Boottime, Moment, Span, Walltime};
 
-/// Under which boot something was recorded.
+/// Boot under which something was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boot {
-    /// This one.
+    /// The current boot.
     This,
-    /// Another one.
+    /// Another boot.
     Another,
-    /// An unknown boot, or a known one seen from a place that does not know its own.
+    /// An unknown boot, or a known one while the current boot is unknown.
     Unknown,
 }
 
-/// What is left of a timer's wait, as its record tells it.
+/// Remaining wait of a timer, according to its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// The boot of the record.
+    /// Boot of the record.
     pub boot: Boot,
-    /// When it was due, if that was known.
+    /// Due time, if known.
     pub due: Option<Boottime>,
-    /// The same on the wall clock as it stood then.
+    /// Due time on the wall clock at the time of the record.
     pub due_wall: Option<Walltime>,
-    /// The least wait.
+    /// Minimum wait.
     pub delta: Span,
-    /// What was drawn on top of it.
+    /// Random jitter, added to `delta`.
     pub jitter: Span,
-    /// A person asked not to wait for it.
+    /// Whether a person asked to skip the wait.
     pub hurry: bool,
 }
 
-/// The new due time, on the clock of `now`'s boot.
+/// New due time, on the clock of `now`'s boot.
 ///
-/// Under the same boot it stays what it was, if it was known. After a reboot the
-/// wall clock tells what is left, but never more than the whole wait, since that
-/// clock may have been set; `fresh` is a new draw of the jitter, because machines
-/// that lost power together boot together. Where the due time was not yet known,
-/// the run that was waited for has ended by now: the whole wait begins here, if nobody
-/// has brought it forward. Under a boot that is not known, the later of both clocks' times counts.
+/// Under the same boot a known due time does not change. After a reboot the wall clock shows the
+/// remaining wait, but never more than the whole wait, since that clock may have been set; `fresh`
+/// is a new random jitter, because machines that lost power together boot together. If the due time
+/// was not yet known, the run that was waited for has ended by now, and the whole wait begins here,
+/// unless somebody has brought it forward. Under an unknown boot, the later of both clocks' times
+/// counts.
 pub fn due(timer: &Wait, now: &Moment, fresh: Span) -> Boottime {
     let whole = if timer.hurry {
         Span::ZERO

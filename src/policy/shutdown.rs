@@ -1,34 +1,35 @@
-//! Whether a shutdown that was announced holds a timer that is due.
+//! Decides whether an announced shutdown holds a timer that is due.
 
 use again_base::model::{Identity, Span, Walltime};
 
-/// How long before its time a shutdown holds, unless another span is set.
+/// Default time before a shutdown during which it holds timers.
 pub const WITHIN: Span = Span::from_secs(900);
 
-/// How long after its time a shutdown that did not happen still holds.
+/// Time after which a shutdown that did not happen no longer holds timers.
 const OVERDUE: Span = Span::from_secs(300);
 
-/// The shutdowns that somebody has announced.
+/// Shutdowns that have been announced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Announced {
-    /// The time of the one that systemd-logind has scheduled.
+    /// Time of the shutdown that systemd-logind has scheduled.
     pub at: Option<Walltime>,
-    /// The process that counts down to one: shutdown(8) of sysvinit.
+    /// Process that counts down to a shutdown: shutdown(8) of sysvinit.
     pub by: Option<Identity>,
 }
 
-/// A shutdown that holds a timer.
+/// Shutdown that holds a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Its time, if that is known.
+    /// Time of the shutdown, if known.
     pub at: Option<Walltime>,
-    /// How long it holds, if nobody changes it; none for as long as the process lives.
+    /// Time for which it still holds the timer, if nobody changes it; None means until the process
+    /// ends.
     pub left: Option<Span>,
-    /// The process that counts down to it.
+    /// Process that counts down to the shutdown.
     pub by: Option<Identity>,
 }
 
-/// The time of a scheduled shutdown, as systemd-logind writes it: `USEC=` and the microseconds
+/// Time of a scheduled shutdown, in the format of systemd-logind: `USEC=` and the microseconds
 /// since 1970. None for anything else.
 pub fn scheduled(text: &[u8]) -> Option<Walltime> {
     let text = String::from_utf8_lossy(text);
@@ -39,7 +40,7 @@ pub fn scheduled(text: &[u8]) -> Option<Walltime> {
     (micros != 0 && micros != u64::MAX).then(|| Walltime::from_millis(micros / 1000))
 }
 
-/// The shutdown that holds a timer now: one within this span, or one that a process counts down to.
+/// Shutdown that holds a timer now: one within this span, or one that a process counts down to.
 pub fn holds(announced: Announced, within: Span, now: Walltime) -> Option<Shutdown> {
     if within == Span::ZERO {
         return None;

@@ -1,6 +1,6 @@
-//! What a waiter does next.
+//! Decides a waiter's next step.
 //!
-//! It looks at the world, takes one step, and looks again after every wait: it relies on
+//! The waiter observes the world, takes one step, and observes again after every wait: it relies on
 //! nothing that it saw before the wait.
 
 use super::shutdown::Shutdown;
@@ -8,135 +8,135 @@ use again_base::model::{
     Boottime, Cap, Foreign, Hold, Identity, OnCap, Refusal, Satisfied, Span, Use,
 };
 
-/// A process that has to end first.
+/// Process that has to end first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocker {
     /// Process of the other run.
     pub process: Identity,
-    /// When that run started.
+    /// Start time of that run.
     pub started: Boottime,
 }
 
-/// The agent daemon whose run asked.
+/// Agent daemon whose run requested the rerun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
-    /// No daemon asked.
+    /// The request did not come from a daemon.
     None,
-    /// It lives, or another one in its place.
+    /// The daemon lives, or another one has replaced it.
     Alive,
     /// No agent daemon has been seen since then.
     Away(Boottime),
 }
 
-/// A slot of the fleet: the right to run now, where a run needs one.
+/// Slot of the fleet: the right to run now, if a run needs one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
-    /// None is needed, or it is there.
+    /// A slot is not needed, or has been granted.
     Free,
-    /// It has to be asked for.
+    /// A slot has to be requested.
     Wanted,
-    /// There was none, and it is asked for again then.
+    /// There was no slot; the next request is at this time.
     Denied(Boottime),
 }
 
-/// How long to wait before a slot is asked for again.
+/// Time until the next request for a slot.
 pub const ASK_AGAIN: Span = Span::from_secs(60);
 
-/// How long a service may be away before it counts as stopped: systemd, or the person who
-/// restarts it, needs a moment between the old daemon's end and the new one's start.
+/// Maximum absence of a service before it counts as stopped: systemd, or the person who restarts
+/// it, needs a moment between the old daemon's end and the new one's start.
 pub const RESTART: Span = Span::from_secs(5);
 
-/// How often a service that is away is looked for.
+/// Interval for checking whether an absent service is back.
 const LOOK_FOR_SERVICE: Span = Span::from_nanos(500_000_000);
 
-/// The world as a waiter sees it at one moment.
+/// State of the world that a waiter sees at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// The time.
+    /// Current time.
     pub now: Boottime,
-    /// A signal asked this process to end.
+    /// Whether a signal asked this process to end.
     pub told_to_end: bool,
-    /// The record still names this waiter for its timer.
+    /// Whether the record still names this waiter for its timer.
     pub in_charge: bool,
-    /// A run that asked is alive.
+    /// Whether a requesting run is alive.
     pub run_alive: bool,
-    /// When the timer is due, which is known once the runs have ended.
+    /// Due time of the timer, known once the runs have ended.
     pub due: Option<Due>,
-    /// What only matters once the timer is due; `None` until then.
+    /// Facts that matter only once the timer is due; `None` until then.
     pub at_due: Option<AtDue>,
 }
 
-/// When a timer is due.
+/// Due time of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Due {
-    /// A run that starts from here on does its job: jitter and the cap's delay only spread
-    /// reruns.
+    /// Earliest start of a run that does the timer's job: jitter and the delay by the cap only
+    /// spread reruns.
     pub least: Boottime,
-    /// When its own rerun starts.
+    /// Start time of the timer's own rerun.
     pub at: Boottime,
 }
 
-/// The part of the world that matters once a timer is due.
+/// Facts that matter once a timer is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtDue {
-    /// A run that holds the agent's lock.
+    /// Run that holds the agent's lock.
     pub holder: Option<Blocker>,
-    /// When that run's time began and how long it may take, if it is to be ended.
+    /// Begin of that run's time and its limit, if the run is to be ended.
     pub ends_after: Option<(Boottime, Span)>,
-    /// A rerun of the same target.
+    /// Living rerun of the same target.
     pub rerun: Option<Blocker>,
-    /// Where a rerun of the same target may be under way out of our sight.
+    /// Origin of a rerun of the same target that may be running but cannot be seen from here.
     pub elsewhere: Option<Foreign>,
-    /// The start of the newest run of this target that is known of.
+    /// Start of the newest known run of this target.
     pub newest_run: Option<Boottime>,
-    /// The shutdown that holds it.
+    /// Shutdown that holds the timer.
     pub shutdown: Option<Shutdown>,
-    /// The reason of `again disable`.
+    /// Reason of `again disable`.
     pub disabled: Option<String>,
-    /// The reason of `puppet agent --disable`.
+    /// Reason of `puppet agent --disable`.
     pub agent_disabled: Option<String>,
-    /// The agent daemon.
+    /// State of the agent daemon.
     pub service: Service,
-    /// The manifest or directory that is not there, if one is not.
+    /// Manifest or directory that is missing, if any.
     pub missing: Option<String>,
-    /// The cap.
+    /// Cap that applies.
     pub cap: Cap,
-    /// How much of it is used.
+    /// Use of the cap.
     pub usage: Use,
-    /// What to do at the cap.
+    /// Action when the cap is reached.
     pub on_cap: OnCap,
-    /// The slot of the fleet.
+    /// State of the slot of the fleet.
     pub slot: Slot,
 }
 
-/// The next step.
+/// Next step of a waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
-    /// Sleep until the runs that asked have ended.
+    /// Sleep until the requesting runs have ended.
     AwaitRuns,
-    /// The cap puts the timer off until then.
+    /// Delay the timer until then, because of the cap.
     PutOff(Boottime),
     /// Sleep until then.
     AwaitDue(Boottime),
-    /// Look at what matters once it is due.
+    /// Observe what matters once the timer is due.
     LookAround,
     /// Sleep until that process has ended.
     AwaitProcess(Identity),
-    /// Sleep until the process has ended, or until its time is over, which is then.
+    /// Sleep until the process has ended, or until this time, when it has exceeded its limit.
     AwaitHolder(Identity, Boottime),
-    /// End that process, which has outlived its time and is this old, and sleep until it
-    /// has ended.
+    /// End that process, which has exceeded its time and is this old, and sleep until it has ended.
     EndHolder(Identity, Span),
-    /// Sleep for a while, and see whether the rerun there has ended.
+    /// Sleep for a while, then check whether the foreign rerun has ended.
     AwaitForeign(Foreign),
-    /// Sleep until then, and see whether the service is back.
+    /// Sleep until then, and check whether the service is back.
     AwaitService(Boottime),
     /// Sleep until a file changes.
     Hold(Hold),
     /// Sleep until the announcement of a shutdown changes, or is too old.
     AwaitShutdown(Shutdown),
-    /// Ask for a slot and sleep until there is one; or until then, when it is asked for again.
+    /// Request a slot and sleep until it is granted; or sleep until this time, when it is requested
+    /// again.
     AwaitSlot(Option<Boottime>),
     /// End, for this reason.
     Finish(Finish),
@@ -145,7 +145,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether it may last for hours, so that nobody should wait for it.
+    /// Whether the step may last for hours, so that other runs should not wait for this one.
     pub fn is_long(&self) -> bool {
         matches!(
             self,
@@ -154,20 +154,20 @@ impl Step {
     }
 }
 
-/// Why a waiter ends without a rerun.
+/// Reason why a waiter ends without a rerun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finish {
-    /// Told to by a signal; the timer stays on record.
+    /// A signal asked the waiter to end; the timer stays on record.
     Interrupted,
     /// The record names another waiter, or none.
     Superseded,
-    /// Another run did the job, which started then.
+    /// Another run did the job; it started at this time.
     Satisfied(Satisfied, Boottime),
     /// The service was stopped.
     ServiceStopped,
-    /// The cap.
+    /// The cap was reached.
     Capped(Refusal),
-    /// A file or directory that the rerun needs is not there.
+    /// A file or directory that the rerun needs is missing.
     Gone(String),
 }
 
@@ -247,7 +247,7 @@ fn step_at_due(due: Due, now: Boottime, at_due: &AtDue) -> Step {
             })),
         };
     }
-    // The last of all, so that nothing else is waited for with a slot.
+    // Last of all, so that a waiter with a slot does not wait for anything else.
     match at_due.slot {
         Slot::Free => Step::Launch,
         Slot::Wanted => Step::AwaitSlot(None),

@@ -1,4 +1,4 @@
-//! Which of our ancestors is the puppet run.
+//! Determines which of our ancestors is the puppet run.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -8,54 +8,54 @@ use again_base::puppet::cmdline::{Invocation, is_ruby_name, parse};
 use again_base::sys::process::base_name;
 use again_base::sys::process::split_block;
 
-/// A process as it was seen, the nearest ancestor first.
+/// Process as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Process by pid and start time.
     pub identity: Identity,
-    /// Its short name.
+    /// Short name of the process.
     pub comm: Vec<u8>,
-    /// Its raw command line block.
+    /// Raw command line block.
     pub cmdline: Vec<u8>,
-    /// Its executable, where we may see it.
+    /// Path of the executable, if we may see it.
     pub exe: Option<PathBuf>,
 }
 
-/// A command line of Puppet's.
+/// Command line of Puppet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its words.
+    /// Words of the command line.
     pub argv: Vec<Vec<u8>>,
-    /// What they say.
+    /// Meaning of the words.
     pub invocation: Invocation,
 }
 
 impl Line {
-    /// Reads words. `None` if they are not Puppet's.
+    /// Parses words. `None` if they are not Puppet's.
     pub fn parse(argv: Vec<Vec<u8>>) -> Option<Self> {
         let invocation = parse(&argv)?;
         Some(Line { argv, invocation })
     }
 }
 
-/// What was found above us.
+/// Result of the search for a run above us.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// A run.
     Run {
         /// Index of the run's process.
         at: usize,
-        /// The command line it was started with (its daemon's, if it has one).
+        /// Command line that it was started with (its daemon's, if it has one).
         line: Box<Line>,
         /// Index of the daemon that started it.
         daemon: Option<usize>,
     },
-    /// A run whose daemon has gone, and with it the command line.
+    /// A run whose daemon has ended, so that its command line is unknown.
     Orphan {
         /// Index of the run's process.
         at: usize,
     },
-    /// A run that shows a title in place of its command line, as bundler leaves it.
+    /// A run that shows a title instead of its command line, as bundler sets it.
     Retitled {
         /// Index of the run's process.
         at: usize,
@@ -65,7 +65,7 @@ pub enum Found {
         /// Index of the daemon.
         at: usize,
     },
-    /// No process of Puppet's.
+    /// No process is Puppet's.
     Nothing,
 }
 
@@ -75,8 +75,8 @@ impl Found {
         Found::Run { at, line, daemon }
     }
 
-    /// Why that process and no other is taken for the run, in a line for people.
-    /// `daemon` is the one whose command line is used; none, if there is no run.
+    /// Reason why that process and no other counts as the run, in a line for people. `daemon` is
+    /// the pid of the daemon whose command line is used; None for a run without a daemon.
     pub fn why(&self, daemon: Option<i32>) -> Option<String> {
         Some(match (self, daemon) {
             (Found::Run { line, .. }, None) => format!(
@@ -97,15 +97,15 @@ impl Found {
     }
 }
 
-/// The title of a daemon's run begins with this in every language that had one
-/// (lib/puppet/agent.rb; translated until 6.9, hence only a help to the orphan).
+/// Beginning of the title of a daemon's run in every language that had one (lib/puppet/agent.rb;
+/// translated until 6.9, hence only of use for the orphan).
 const TITLE: &[u8] = b"puppet agent: ";
 
 /// Finds the nearest run.
 ///
-/// A process whose command line is that of a puppet agent daemon, or is no
-/// command line at all, is a run if its parent is such a daemon: the daemon forks
-/// a child for each run and gives it a title (lib/puppet/agent.rb).
+/// A process whose command line is that of a puppet agent daemon, or is not a command line at all,
+/// is a run if its parent is such a daemon: the daemon forks a child for each run and gives it a
+/// title (lib/puppet/agent.rb).
 pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Seen, &Invocation) -> bool) -> Found {
     let is_daemon = |at: usize, line: &Line| is_daemon(&chain[at], &line.invocation);
     for (at, seen) in chain.iter().enumerate() {
@@ -129,7 +129,7 @@ pub fn find_run(chain: &[Seen], is_daemon: impl Fn(&Seen, &Invocation) -> bool) 
     Found::Nothing
 }
 
-/// The command line of a process, if it is one of puppet's.
+/// Command line of a process, if it is Puppet's.
 pub fn read(seen: &Seen) -> Option<Line> {
     let line = Line::parse(split_block(&seen.cmdline))?;
     // A script named ruby or a link named puppet is not Puppet.
@@ -138,7 +138,7 @@ pub fn read(seen: &Seen) -> Option<Line> {
     is_puppet.then_some(line)
 }
 
-/// A fork of the daemon: the same program, under a title.
+/// Whether a process is a fork of the daemon: the same program, with a title.
 fn is_titled(seen: &Seen, daemon: &Seen) -> bool {
     let same_program = match (&seen.exe, &daemon.exe) {
         (Some(ours), Some(theirs)) => ours == theirs,
@@ -147,7 +147,7 @@ fn is_titled(seen: &Seen, daemon: &Seen) -> bool {
     same_program && (seen.cmdline.starts_with(TITLE) || is_one_text(&seen.cmdline))
 }
 
-/// A title is one text, with padding behind it.
+/// Whether a command line is a title: a single text, followed by padding.
 fn is_one_text(cmdline: &[u8]) -> bool {
     let mut parts = cmdline.splitn(2, |&b| b == 0);
     let title = parts.next().unwrap_or_default();
@@ -162,13 +162,14 @@ fn runs_ruby(seen: &Seen) -> bool {
     }
 }
 
-/// `bundle exec` loads puppet into its own process and writes a title of all the
-/// words, joined by spaces (bundler/cli/exec.rb): the words cannot be told apart.
+/// Whether a process is puppet in `bundle exec`, which loads puppet into its own process and writes
+/// a title of all the words, joined by spaces (bundler/cli/exec.rb): the words cannot be told
+/// apart.
 fn is_bundled(seen: &Seen) -> bool {
     runs_ruby(seen) && is_one_text(&seen.cmdline) && titled_words(&seen.cmdline).is_some()
 }
 
-/// The words of such a title, as far as they can be told apart.
+/// Words of such a title, as far as they can be told apart.
 pub fn titled_words(cmdline: &[u8]) -> Option<Line> {
     let words = cmdline
         .split(|&b| b == b' ' || b == 0)

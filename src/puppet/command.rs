@@ -1,4 +1,4 @@
-//! A command line before it is run: where its program is, and what it means if it is Puppet's.
+//! A command line before it is run: its program, and its meaning if it is Puppet's.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,36 +16,36 @@ use again_base::puppet::cmdline::{Invocation, is_ruby_name};
 use again_base::puppet::prefix::{self, Prefix};
 use again_base::sys::process::{base_name, os};
 
-/// A command line, and what is known of it.
+/// Command line with its program and meaning.
 #[derive(Debug)]
 pub struct Command {
-    /// Its words, as they stand.
+    /// Words of the command line, unchanged.
     pub words: Vec<Vec<u8>>,
-    /// Where its program may be found at the time of the rerun, the best first.
+    /// Possible paths of the program at the time of the rerun, the best first.
     pub programs: Vec<PathBuf>,
-    /// Puppet's command line and configuration, if it is Puppet's. Its indices count from the
-    /// end of the prefix.
+    /// Puppet's command line and configuration, if it is Puppet's. Its indices count from the end
+    /// of the prefix.
     pub setup: Setup,
-    /// The words before Puppet's own, such as `nice -n 5`.
+    /// Words before Puppet's own, such as `nice -n 5`.
     prefix: Prefix,
 }
 
-/// Where a command line is run.
+/// Surroundings in which a command line is run.
 #[derive(Debug)]
 pub struct Place {
-    /// `NAME=VALUE` each.
+    /// Environment, `NAME=VALUE` each.
     pub environment: Vec<Vec<u8>>,
-    /// The working directory.
+    /// Working directory.
     pub directory: PathBuf,
-    /// The user's home; none for root, whose Puppet has its files elsewhere.
+    /// User's home directory; None for root, whose Puppet has its files elsewhere.
     pub home: Option<PathBuf>,
 }
 
 impl Place {
-    /// Where this process is.
+    /// Surroundings of this process.
     ///
     /// # Errors
-    /// Those of getcwd(3).
+    /// Errors of getcwd(3).
     pub fn here(variables: &[(OsString, OsString)], home: Option<&Path>) -> io::Result<Self> {
         Ok(Place {
             environment: environment::without_ours(environment::entries(variables)),
@@ -56,7 +56,7 @@ impl Place {
 }
 
 impl Command {
-    /// The command line of a run. `exe` is what its process executes.
+    /// Command line of a run. `exe` is the executable of its process.
     pub fn of_run(line: Line, exe: Option<&Path>, place: &Place) -> Self {
         let path = exe.unwrap_or(Path::new(""));
         Command {
@@ -67,17 +67,17 @@ impl Command {
         }
     }
 
-    /// A command that was named. One that runs no catalog, such as `puppet agent --disable`,
-    /// counts as any other program.
+    /// Named command. One that does not run a catalog, such as `puppet agent --disable`, counts as
+    /// any other program.
     pub fn named(words: &[OsString], place: &Place) -> Self {
         let mut words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        // Two programs of the same relative name in two directories are two targets.
+        // Two programs with the same relative name in two directories are two targets.
         if let Some(first) = words.first_mut().filter(|first| first.contains(&b'/')) {
             *first = place.directory.join(os(first)).into_os_string().into_vec();
         }
         let prefix = prefix::of(&words);
         let own = &words[prefix.length..];
-        // A link may lead to where the packages keep their own.
+        // A link may lead to the directory of the packages.
         let exe = self::programs(None, own.first(), place)
             .iter()
             .find_map(|program| program.canonicalize().ok());
@@ -91,7 +91,7 @@ impl Command {
         }
     }
 
-    /// The words to run: for Puppet's command line, those of one prompt foreground run.
+    /// Words to run: for Puppet's command line, those of one prompt foreground run.
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         let (before, own) = self.words.split_at(self.prefix.length);
         match &self.setup.invocation {
@@ -103,20 +103,19 @@ impl Command {
         }
     }
 
-    /// The working directory of the command behind the prefix, where the prefix is started in
-    /// `directory`.
+    /// Working directory of the command after the prefix, if the prefix is started in `directory`.
     pub fn directory(&self, directory: &Path) -> PathBuf {
         self.prefix.directory_from(directory)
     }
 
-    /// The run that it is, started in `directory`; none for any other program.
+    /// Job of the command, started in `directory`; None for any other program than Puppet.
     pub fn job(&self, directory: &Path) -> Option<Job> {
         Job::of(&self.setup, &self.directory(directory))
     }
 
-    /// The words as /proc will show them for the run itself, so that it can be recognised: the
-    /// kernel puts a script's interpreter in front of it (execve(2)), and the wrapper of the
-    /// all-in-one packages executes their own ruby and puppet.
+    /// Words as /proc will show them for the run itself, so that it can be recognized: the kernel
+    /// puts a script's interpreter in front of it (execve(2)), and the wrapper of the all-in-one
+    /// packages executes their own ruby and puppet.
     pub fn as_run(&self, words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let line = self.setup.invocation.as_ref();
         let program = self.programs.iter().find(|program| program.is_file());
@@ -130,8 +129,8 @@ impl Command {
     }
 }
 
-/// What the kernel makes of a script of ruby's: its interpreter, that one's option, and
-/// the script; what the wrapper of the all-in-one packages makes of itself.
+/// Words that the kernel substitutes for a ruby script: its interpreter, the interpreter's option,
+/// and the script; or those that the wrapper of the all-in-one packages executes.
 fn interpreter(script: &Path) -> Option<Vec<Vec<u8>>> {
     let mut head = Vec::new();
     let file = File::open(script).ok()?;
@@ -150,15 +149,15 @@ fn interpreter(script: &Path) -> Option<Vec<Vec<u8>>> {
     Some(words.into_iter().map(<[u8]>::to_vec).collect())
 }
 
-/// The ruby and puppet that the wrapper of the all-in-one packages executes.
+/// Ruby and puppet that the wrapper of the all-in-one packages executes.
 const AIO: [&[u8]; 2] = [
     b"/opt/puppetlabs/puppet/bin/ruby",
     b"/opt/puppetlabs/puppet/bin/puppet",
 ];
 
-/// Where the program of a command line may be found: what its run executes; what its
-/// first word names. If the file was replaced meanwhile, the name goes first, then what
-/// is now at its old place.
+/// Possible paths of a command line's program: the executable of its run, then the file that its
+/// first word names. If the file was replaced meanwhile, the name goes first, then the file that is
+/// now at the old path.
 fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: &Place) -> Vec<PathBuf> {
     let first = first.map(Vec::as_slice).unwrap_or_default();
     let named: Vec<PathBuf> = if first.contains(&b'/') {
@@ -166,7 +165,7 @@ fn programs(exe: Option<&Path>, first: Option<&Vec<u8>>, place: &Place) -> Vec<P
     } else {
         let path = environment::value(&place.environment, b"PATH").unwrap_or(environment::PATH);
         path.split(|&b| b == b':')
-            // An empty or relative element would make it depend on a directory.
+            // An empty or relative element would depend on a directory.
             .filter(|dir| dir.starts_with(b"/"))
             .map(|dir| PathBuf::from(os(dir)).join(os(first)))
             .collect()

@@ -1,4 +1,4 @@
-//! Whether a container outlives the runs in it, as its processes tell.
+//! Whether a container outlives its runs, according to its processes.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::ancestry::Seen;
 use again_base::sys::process::{base_name, split_block};
 
-/// Programs that live on when a run below them ends.
+/// Programs that continue when a run below them ends.
 const LIVE_ON: [&str; 10] = [
     "systemd",
     "init",
@@ -20,28 +20,29 @@ const LIVE_ON: [&str; 10] = [
     "supervisord",
 ];
 
-/// The process 1 above a run, if the container may end with the run: neither process 1 nor any
-/// process between them is known to live on. `above` are the run's ancestors, the nearest first.
+/// Process 1 above a run, if the container may end with the run: neither process 1 nor any process
+/// between them is known to continue. `above` are the run's ancestors, the nearest first.
 pub fn may_end_with(above: &[Seen]) -> Option<String> {
     let first = above.last().filter(|seen| seen.identity.pid == 1)?;
     let ends = !above.iter().any(lives_on);
     ends.then(|| String::from_utf8_lossy(program(first)).into_owned())
 }
 
-/// Whether a process is known to live on.
+/// Whether a process is known to continue.
 fn lives_on(seen: &Seen) -> bool {
     let program = program(seen);
     let is_known = LIVE_ON.iter().any(|name| program == name.as_bytes());
-    // Engines put an init of their own there, which ends with its only child.
+    // Container engines mount an init of their own, which ends with its only child.
     is_known && !(program == b"init" && is_mounted(path(seen).as_deref()))
 }
 
-/// Whether a program is where engines mount theirs: `/dev/init`, `/run/podman-init`.
+/// Whether a program is in a directory where container engines mount theirs: `/dev/init`,
+/// `/run/podman-init`.
 fn is_mounted(path: Option<&[u8]>) -> bool {
     path.is_some_and(|path| path.starts_with(b"/dev/") || path.starts_with(b"/run/"))
 }
 
-/// The path of a process's program, as far as it is known.
+/// Path of a process's program, if known.
 fn path(seen: &Seen) -> Option<Vec<u8>> {
     let own = seen
         .exe
@@ -50,7 +51,8 @@ fn path(seen: &Seen) -> Option<Vec<u8>> {
     own.or_else(|| split_block(&seen.cmdline).into_iter().next())
 }
 
-/// The name of a process's program; of one that others are part of (busybox, python), of that part.
+/// Name of a process's program: for busybox the applet's, for a python that runs supervisord
+/// `supervisord`.
 fn program(seen: &Seen) -> &[u8] {
     let mut words = seen
         .cmdline
@@ -79,8 +81,8 @@ fn program(seen: &Seen) -> &[u8] {
 const SUPERVISOR: &[u8] = b"supervisord";
 const SUPERVISORS_MODULE: &[u8] = b"supervisor.supervisord";
 
-/// The name of a program whose file may not be seen, since it is another user's. A script has its
-/// own name, under its interpreter's command line; a daemon may have a title.
+/// Name of a program whose file may not be seen, since it is another user's. A script has its own
+/// name, with its interpreter's command line; a daemon may have a title.
 fn called_as<'a>(comm: &'a [u8], called: &[u8]) -> &'a [u8] {
     let called = called
         .split(|b| b": ".contains(b))
@@ -91,7 +93,7 @@ fn called_as<'a>(comm: &'a [u8], called: &[u8]) -> &'a [u8] {
     if is_script { b"a script" } else { comm }
 }
 
-/// The last part of an executable's path, also of one that was replaced.
+/// Last component of an executable's path, even if the file was replaced.
 fn own_name(exe: &Path) -> &[u8] {
     let path = exe.as_os_str().as_bytes();
     base_name(path.strip_suffix(b" (deleted)").unwrap_or(path))

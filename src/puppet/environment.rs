@@ -1,11 +1,10 @@
-//! The environment of a run, and whether what /proc shows of it is whole.
+//! The environment of a run, and whether /proc shows it intact.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Whether a block is an environment that a process was started with: entries
-/// `NAME=VALUE`, none empty. A title written over it (`$0 =` in Ruby) leaves
-/// NULs or spaces at its beginning.
+/// Whether a block is an environment that a process was started with: entries `NAME=VALUE`, none
+/// empty. A title written over it (`$0 =` in Ruby) leaves NULs or spaces at its beginning.
 pub fn is_whole(block: &[u8]) -> bool {
     block.is_empty()
         || (block.ends_with(b"\0")
@@ -17,19 +16,19 @@ pub fn is_whole(block: &[u8]) -> bool {
             }))
 }
 
-/// Variables as entries.
+/// Variables as entries `NAME=VALUE`.
 pub fn entries(variables: &[(OsString, OsString)]) -> Vec<Vec<u8>> {
     let entry =
         |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
     variables.iter().map(entry).collect()
 }
 
-/// The name of an entry.
+/// Name of the variable in an entry.
 pub fn name(entry: &[u8]) -> &[u8] {
     entry.split(|&b| b == b'=').next().unwrap_or_default()
 }
 
-/// The value of a variable.
+/// Value of a variable.
 pub fn value<'a>(entries: &'a [Vec<u8>], variable: &[u8]) -> Option<&'a [u8]> {
     let mut entries = entries
         .iter()
@@ -38,13 +37,13 @@ pub fn value<'a>(entries: &'a [Vec<u8>], variable: &[u8]) -> Option<&'a [u8]> {
     value.strip_prefix(b"=")
 }
 
-/// The default PATH.
+/// Default PATH.
 pub const PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The names that belong to one rerun and not to the next.
+/// Names of variables that differ between reruns.
 const OURS: [&[u8]; 3] = [b"AGAIN_CHAIN", b"AGAIN_RUN", b"AGAIN_TIMER"];
 
-/// The entries of a run's environment without what an earlier rerun added.
+/// Entries of a run's environment without those that an earlier rerun added.
 pub fn without_ours(entries: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     entries
         .into_iter()
@@ -52,8 +51,8 @@ pub fn without_ours(entries: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Our own environment made into the run's, as well as can be: Puppet removes
-/// HOME, USER and LOGNAME from what an Exec sees (util/execution.rb).
+/// Restores the run's environment from our own, as far as possible: Puppet removes HOME, USER and
+/// LOGNAME from the environment of an Exec (util/execution.rb).
 pub fn restored(own: Vec<Vec<u8>>, home: Option<&[u8]>, user: &[u8]) -> Vec<Vec<u8>> {
     let mut entries = own;
     let mut add = |variable: &[u8], value: &[u8]| {

@@ -7,8 +7,8 @@ use again_base::puppet::cmdline::Invocation;
 use again_base::puppet::options::Application;
 use again_base::sys::process::os;
 
-/// The settings that decide what a run is: which node, which server, which state. Two runs
-/// that differ in one of them are different runs, wherever it is set.
+/// Settings that identify a run: node, server and state. Two runs that differ in one of them are
+/// different runs, wherever it is set.
 const OF_THE_RUN: [&str; 11] = [
     "confdir",
     "vardir",
@@ -23,35 +23,35 @@ const OF_THE_RUN: [&str; 11] = [
     "environment",
 ];
 
-/// The settings among them that are paths.
+/// Settings of [`OF_THE_RUN`] that are paths.
 const PATHS: [&str; 3] = ["confdir", "vardir", "ssldir"];
 
-/// Puppet's defaults for them (lib/puppet/defaults.rb). The others follow from
-/// these, from the machine, or are empty.
+/// Puppet's defaults for these settings (lib/puppet/defaults.rb). The others follow from these,
+/// from the machine, or are empty.
 const DEFAULTS: [(&str, &[u8]); 2] = [("server", b"puppet"), ("environment", b"production")];
 
-/// Settings that narrow what a run applies to a part of its catalog, and the option `--catalog`.
+/// Settings that limit a run to a part of its catalog, like the option `--catalog`.
 const PARTS: [&str; 2] = ["tags", "skip_tags"];
 
-/// Settings that are true or false and change what a run does with its catalog.
+/// Boolean settings that change how a run applies its catalog.
 const FLAGS: [&str; 2] = ["noop", "use_cached_catalog"];
 
-/// A run of Puppet, as far as it decides what the run does.
+/// Properties of a run of Puppet that determine what the run does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     application: Application,
     conf: PathBuf,
     values: Vec<Option<Vec<u8>>>,
-    /// Each on the command line, and in puppet.conf.
+    /// Values of [`PARTS`], each on the command line and in puppet.conf.
     parts: Vec<[Option<Vec<u8>>; 2]>,
     flags: Vec<[Option<bool>; 2]>,
     catalog: Option<Vec<u8>>,
-    /// For apply: its directory, and its manifest, or the text on its command line.
+    /// For apply: the directory, and the manifest or the text on the command line.
     apply: Option<(PathBuf, Option<Vec<u8>>)>,
 }
 
 impl Job {
-    /// The run with this setup in this directory; none if no command line is known.
+    /// Run with this setup in this directory; None if the command line is unknown.
     pub fn of(setup: &Setup, directory: &Path) -> Option<Self> {
         let line = setup.invocation.as_ref()?;
         let value = |name: &&str| {
@@ -83,10 +83,10 @@ impl Job {
         })
     }
 
-    /// Whether this run does what the run of `wanted` would do: it is of the same application
-    /// and configuration, and leaves out nothing that `wanted` has not left out too. A setting
-    /// of the command line has to be the same there, or not set here; puppet.conf is the same
-    /// file for both.
+    /// Whether this run does what the run of `wanted` would do: it has the same application and
+    /// configuration, and leaves out nothing that `wanted` does not leave out too. A setting of the
+    /// command line has to be the same there, or not set here; puppet.conf is the same file for
+    /// both.
     pub fn does(&self, wanted: &Job) -> bool {
         let same_run = self.application == wanted.application
             && self.conf == wanted.conf
@@ -98,7 +98,7 @@ impl Job {
         same_run
             && parts.into_iter().all(|(own, wanted)| does(own, wanted))
             && flags.into_iter().all(|(own, wanted)| {
-                // What puppet.conf says is off is as good as not said.
+                // A setting that is off in puppet.conf is equivalent to an unset one.
                 let on = |[line, file]: &[Option<bool>; 2]| [*line, file.filter(|is_on| *is_on)];
                 does(&on(own), &on(wanted))
             })
@@ -106,7 +106,7 @@ impl Job {
 }
 
 /// Whether a setting, on the command line and in puppet.conf, is as wanted: the same on both
-/// command lines, or set on neither of the run's; then it is puppet.conf's that the run obeys.
+/// command lines, or not on the run's command line; then puppet.conf decides.
 fn does<T: PartialEq>(own: &[Option<T>; 2], wanted: &[Option<T>; 2]) -> bool {
     let [line, file] = own;
     match (line, &wanted[0]) {
@@ -117,12 +117,12 @@ fn does<T: PartialEq>(own: &[Option<T>; 2], wanted: &[Option<T>; 2]) -> bool {
     }
 }
 
-/// The manifest of apply: the words that name it, or hold its text.
+/// Manifest of apply: the words that name it, or contain its text.
 fn source(line: &Invocation) -> Option<Vec<u8>> {
     line.loose.first().cloned().or(line.code.clone())
 }
 
-/// A path without `.`, double slashes and a slash at its end.
+/// Path without `.`, double slashes and a slash at its end.
 fn plain(path: &Path) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt;
     let path: PathBuf = path.components().collect();

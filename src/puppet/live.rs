@@ -1,5 +1,5 @@
-//! The Puppet that lives on this machine: its processes, and the files that it keeps while it
-//! runs. Any of them may be forged by another user, or gone a moment later.
+//! The running Puppet on this machine: its processes, and the files that it keeps while it runs.
+//! Any of them may be forged by another user, or removed a moment later.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,11 +18,11 @@ use again_base::sys::file::{LARGEST_SETTINGS, read_named, read_regular};
 use again_base::sys::process::{self, is_alive};
 use again_base::sys::user;
 
-/// The processes from `pid` up to the first, as far as they can be seen.
+/// Processes from `pid` up to the first, as far as they can be seen.
 pub fn chain_from(pid: i32) -> Vec<Seen> {
     let mut chain: Vec<Seen> = Vec::new();
     let mut next = pid;
-    // A loop is impossible in a living tree; a pid that is used again could fake one.
+    // A loop is impossible in a living tree, but a reused pid could look like one.
     while next > 0 && chain.len() < 256 {
         let Some((seen, parent)) = see_with_parent(next) else {
             break;
@@ -33,7 +33,7 @@ pub fn chain_from(pid: i32) -> Vec<Seen> {
     chain
 }
 
-/// A process as it is at this moment.
+/// Process at this moment.
 pub fn see(pid: i32) -> Option<Seen> {
     see_with_parent(pid).map(|(seen, _)| seen)
 }
@@ -52,9 +52,8 @@ fn see_with_parent(pid: i32) -> Option<(Seen, i32)> {
     Some((seen, stat.ppid))
 }
 
-/// The setup that a command line of Puppet's uses, or Puppet's own where no command line is
-/// known. `exe` is its interpreter, as far as it is known; `home` is set for everyone but
-/// root.
+/// Setup for a command line of Puppet, or Puppet's defaults if the command line is unknown. `exe`
+/// is its interpreter, if known; `home` is set for everyone but root.
 pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) -> Setup {
     let layout = paths::layout(exe, home, |path| path.exists());
     let file = paths::conf_file(invocation.as_ref(), &layout);
@@ -75,23 +74,23 @@ pub fn setup(invocation: Option<Invocation>, exe: &Path, home: Option<&Path>) ->
     }
 }
 
-/// Whether this is an agent daemon, which runs its catalogs in children of its own.
+/// Whether a process is an agent daemon, which runs its catalogs in child processes.
 pub fn is_agent_daemon(seen: &Seen, invocation: &Invocation, home: Option<&Path>) -> bool {
-    // The file is read for an agent only: an apply never is one.
+    // The file is read for an agent only: an apply never is a daemon.
     invocation.application == Application::Agent && {
         let exe = seen.exe.as_deref().unwrap_or(Path::new(""));
         is_daemon(invocation, &setup(Some(invocation.clone()), exe, home).conf)
     }
 }
 
-/// The run that this process of our own user is. A daemon's run is its daemon's. `None` where
-/// the command line or the directory cannot be seen, or belongs to another process by now.
+/// Job of this process of our own user. A daemon's run has its daemon's command line. `None` if the
+/// command line or the directory cannot be seen, or by now belongs to another process.
 pub fn job_of(who: Identity) -> Option<Job> {
     let uid = user::effective();
     let home = if uid == 0 { None } else { user::home(uid) };
     let home = home.as_deref();
     let mut chain = chain_from(who.pid);
-    // The run and its daemon: what is above them is none of its business.
+    // Only the run and its daemon matter, not the processes above them.
     chain.truncate(2);
     let found = find_run(&chain, |seen, line| is_agent_daemon(seen, line, home));
     let Found::Run {
@@ -111,8 +110,8 @@ pub fn job_of(who: Identity) -> Option<Job> {
     job.filter(|_| chain.first().is_some_and(|seen| seen.identity == who) && is_alive(who))
 }
 
-/// The catalog runs among a process and those below it, with their files. A daemon is not a
-/// run, nor is the child that it forks for one.
+/// Catalog runs among a process and those below it, with their files. A daemon is not a run, nor is
+/// the child that it forks for one.
 pub fn runs_below(pid: i32, set: &Paths) -> Vec<(Invocation, Paths)> {
     let below = process::descendants(pid)
         .into_iter()
@@ -134,22 +133,22 @@ pub fn runs_below(pid: i32, set: &Paths) -> Vec<(Invocation, Paths)> {
     std::iter::once(pid).chain(below).filter_map(look).collect()
 }
 
-/// Whether the kernel says that what a link in /proc points to was deleted.
+/// Whether the kernel marks the target of a link in /proc as deleted.
 pub fn is_deleted(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b" (deleted)")
 }
 
-/// The process that holds the agent's lock, if it is held by a living puppet.
+/// Process that holds the agent's lock, if it is a living puppet.
 pub fn lock_holder(paths: &Paths) -> Option<Identity> {
     let path = paths.agent_catalog_run_lockfile.as_ref()?.path();
     our_puppet(read_pid(&path)?)
 }
 
-/// How long a process has held the agent's lock, if it holds it: what `runtimeout` counts
-/// (agent.rb). A lock file of the future was made just now.
+/// Time for which a process has held the agent's lock, if it holds it: `runtimeout` counts it
+/// (agent.rb). A lock file with a time in the future counts as just created.
 ///
 /// # Errors
-/// Those of reading the lock file.
+/// Errors of reading the lock file.
 pub fn held_for(lock: &Path, who: Identity, now: Walltime) -> io::Result<Option<Span>> {
     let text = match read_small(lock) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -159,8 +158,8 @@ pub fn held_for(lock: &Path, who: Identity, now: Walltime) -> io::Result<Option<
     Ok((locks::parse_pid(&text) == Some(who.pid)).then(|| now.since(made)))
 }
 
-/// The process with this pid, if it is a puppet of our own user. Another user may have written
-/// the file with the pid, or named a process puppet.
+/// Process with this pid, if it is a puppet of our own user. Another user may have written the pid
+/// file, or named a process puppet.
 fn our_puppet(pid: i32) -> Option<Identity> {
     let who = process::identify(pid).ok()?;
     let stat = process::stat(pid).ok()?;
@@ -169,19 +168,19 @@ fn our_puppet(pid: i32) -> Option<Identity> {
     (stat.start == who.start && is_ours && locks::may_hold(&stat.comm, &cmdline)).then_some(who)
 }
 
-/// Why the agent is disabled, if it is; empty where no reason was given.
+/// Reason why the agent is disabled, if it is; empty if none was given.
 pub fn agent_disabled(paths: &Paths) -> Option<String> {
     let path = paths.agent_disabled_lockfile.as_ref()?.path();
     match read_small(&path) {
         Ok(text) => Some(locks::disabled_message(&text).unwrap_or_default()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-        // Its presence alone disables.
+        // The presence of the file alone disables.
         Err(_) => path.symlink_metadata().is_ok().then(String::new),
     }
 }
 
-/// Whether an agent daemon lives: the one that asked, the one in the pid file, or a new one
-/// that has yet to write the file, which takes it some seconds.
+/// Whether an agent daemon lives: the one that requested the rerun, the one in the pid file, or a
+/// new one that has yet to write the file, which takes it some seconds.
 pub fn daemon_lives(daemon: Identity, paths: &Paths) -> bool {
     let named = || our_puppet(read_pid(&paths.pidfile.as_ref()?.path())?);
     let is_one = |pid: &i32| is_daemon_of(*pid, paths);
@@ -204,12 +203,12 @@ fn is_daemon_of(pid: i32, paths: &Paths) -> bool {
     is_daemon(&line.invocation, &daemon.conf) && (paths.pidfile.is_none() || own() == paths.pidfile)
 }
 
-/// The pid in a lock or pid file of Puppet's.
+/// Pid in a lock or pid file of Puppet.
 pub fn read_pid(path: &Path) -> Option<i32> {
     locks::parse_pid(&read_small(path).ok()?)
 }
 
-/// Reads a regular file of a few kilobytes.
+/// Reads a regular file of up to 64 KiB.
 fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     read_regular(path, 64 * 1024, 0)
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use again_base::puppet::cmdline::is_ruby_name;
 use again_base::sys::process::base_name;
 
-/// The pid in a lock file. `None` for an empty one or anything but a number.
+/// Pid in a lock file. `None` if the file is empty or not a number.
 pub fn parse_pid(text: &[u8]) -> Option<i32> {
     let text = std::str::from_utf8(text).ok()?.trim();
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
@@ -20,7 +20,8 @@ pub fn may_hold(comm: &[u8], cmdline: &[u8]) -> bool {
     (is_ruby_name(base_name(comm)) && mentions_puppet) || comm.starts_with(b"puppet")
 }
 
-/// Why the agent is disabled. Its file's presence alone disables, so anything in it will do.
+/// Reason why the agent is disabled. The presence of the file alone disables, so any content is
+/// valid.
 pub fn disabled_message(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct File {

@@ -1,4 +1,4 @@
-//! Facts about Puppet. Nothing here knows about `again`.
+//! Facts about Puppet. Nothing here depends on `again`.
 #![forbid(unsafe_code)]
 
 pub mod ancestry;

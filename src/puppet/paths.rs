@@ -1,4 +1,4 @@
-//! Where Puppet keeps its lock, its summary and its pid file.
+//! Paths of Puppet's lock, its summary and its pid file.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use again_base::puppet::conf::Conf;
 use again_base::puppet::options::Application;
 use again_base::sys::process::os;
 
-/// Files of the agent, named as Puppet's settings are (lib/puppet/defaults.rb).
+/// Files of the agent, with the names of Puppet's settings (lib/puppet/defaults.rb).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paths {
-    /// Held while an agent's catalog run is under way.
+    /// Lock that an agent's catalog run holds.
     pub agent_catalog_run_lockfile: Option<Bytes>,
-    /// There while the agent is disabled.
+    /// File that exists while the agent is disabled.
     pub agent_disabled_lockfile: Option<Bytes>,
-    /// The summary of the last run.
+    /// Summary of the last run.
     pub lastrunfile: Option<Bytes>,
-    /// The daemon's pid file.
+    /// Pid file of the daemon.
     pub pidfile: Option<Bytes>,
 }
 
 impl Paths {
-    /// Asks for each by its name.
+    /// Calls `find` with the name of each setting.
     pub fn of(find: impl Fn(&str) -> Option<Bytes>) -> Self {
         Paths {
             agent_catalog_run_lockfile: find("agent_catalog_run_lockfile"),
@@ -44,7 +44,7 @@ impl Paths {
         }
     }
 
-    /// Relative paths, as a run's options may name them, seen from its directory.
+    /// Makes relative paths, which a run's options may contain, absolute from its directory.
     #[must_use]
     pub fn from_directory(self, directory: &Path) -> Self {
         let seen = |path: &Bytes| Bytes::from(directory.join(path.path()).as_path());
@@ -52,13 +52,13 @@ impl Paths {
     }
 }
 
-/// The directories of one way to package Puppet, in the order of [`DIRECTORIES`].
+/// Directories of one way to package Puppet, in the order of [`DIRECTORIES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout(Vec<PathBuf>);
 
 const DIRECTORIES: [&str; 4] = ["confdir", "vardir", "publicdir", "rundir"];
 
-/// Root's directories, and those below the home of anybody else.
+/// Root's directories, and those below the home directory of any other user.
 type Packaging = [&'static str; 2];
 
 const DEBIAN: Packaging = [
@@ -81,8 +81,8 @@ impl Layout {
     }
 }
 
-/// Picks the layout: that of the all-in-one packages if Puppet runs from
-/// /opt/puppetlabs, else the first whose vardir exists, else Debian's.
+/// Chooses the layout: that of the all-in-one packages if Puppet runs from /opt/puppetlabs, else
+/// the first whose vardir has a `state` directory, else Debian's.
 ///
 /// `home` is set for everyone but root.
 pub fn layout(exe: &Path, home: Option<&Path>, exists: impl Fn(&Path) -> bool) -> Layout {
@@ -102,7 +102,7 @@ pub fn layout(exe: &Path, home: Option<&Path>, exists: impl Fn(&Path) -> bool) -
     found.unwrap_or_else(|| make(DEBIAN))
 }
 
-/// The configuration file that this command line reads.
+/// Configuration file that this command line reads.
 pub fn conf_file(invocation: Option<&Invocation>, layout: &Layout) -> PathBuf {
     let value = |name| invocation?.value(name).map(|path| PathBuf::from(os(path)));
     value("config").unwrap_or_else(|| {
@@ -112,15 +112,15 @@ pub fn conf_file(invocation: Option<&Invocation>, layout: &Layout) -> PathBuf {
     })
 }
 
-/// Where a setting's value comes from, the first source before the next: the command
-/// line, puppet.conf, and the defaults of the packaging.
+/// Sources of a setting's value in order of precedence: the command line, puppet.conf, and the
+/// defaults of the packaging.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The command line, if it is known and Puppet's.
+    /// Command line, if it is known and Puppet's.
     pub invocation: Option<Invocation>,
-    /// The configuration file that it reads.
+    /// Configuration file that the command line reads.
     pub conf: Conf,
-    /// The packaging.
+    /// Directories of the packaging.
     pub layout: Layout,
 }
 
@@ -130,12 +130,12 @@ const DEFAULTS: &str = "statedir=$vardir/state \
     agent_disabled_lockfile=$statedir/agent_disabled.lock \
     lastrunfile=$publicdir/last_run_summary.yaml pidfile=$rundir/$run_mode.pid";
 
-/// More levels of `$name` than any real configuration has.
+/// Maximum nesting of `$name`, more than any real configuration has.
 const DEEPEST: u8 = 8;
 
 impl Setup {
-    /// Finds every path: `given` by the request, else `set` in our own settings, else
-    /// by these sources.
+    /// Finds every path: `given` in the request, else `set` in our own settings, else from these
+    /// sources.
     pub fn paths(&self, given: &Paths, set: &Paths) -> Paths {
         Paths::of(|name| {
             let named = given.get(name).or_else(|| set.get(name)).cloned();
@@ -143,22 +143,21 @@ impl Setup {
         })
     }
 
-    /// How long a run may take: the setting `runtimeout`, where it is set. 0 is Puppet's word
-    /// for no limit.
+    /// Maximum time of a run: the setting `runtimeout`, if it is set. Puppet's 0 means no limit.
     pub fn run_timeout(&self) -> Option<Span> {
         let text = self.value("runtimeout", 0)?;
         let span = std::str::from_utf8(&text).ok()?.trim().parse().ok();
         span.filter(|span| *span > Span::ZERO)
     }
 
-    /// The application whose section of puppet.conf counts.
+    /// Application whose section of puppet.conf applies.
     pub fn application(&self) -> Application {
         let line = self.invocation.as_ref();
         line.map_or(Application::Agent, |line| line.application)
     }
 
-    /// A setting's value, as this command line and this file set it; a path, also as the
-    /// packaging has it.
+    /// Value of a setting, from this command line and file; for a path, also from the packaging and
+    /// Puppet's defaults.
     pub fn setting(&self, name: &str) -> Option<Vec<u8>> {
         self.value(name, 0)
     }
@@ -178,7 +177,7 @@ impl Setup {
     }
 }
 
-/// Replaces `$name` and `${name}`. `None` if one is not known.
+/// Replaces `$name` and `${name}`. `None` if one is unknown.
 fn interpolate(raw: &[u8], value: impl Fn(&str) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut done = Vec::with_capacity(raw.len());
     let mut rest = raw;

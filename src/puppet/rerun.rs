@@ -6,13 +6,13 @@ use again_base::puppet::conf::Conf;
 use again_base::puppet::options::Application;
 use again_base::puppet::prefix;
 
-/// The command line for one prompt foreground run of the same configuration.
+/// Command line for one prompt foreground run of the same configuration.
 ///
-/// `apply` is run as it is. A daemon's becomes a one-off run. Otherwise only what is
-/// needed is added: [`LOCK_WAIT`] unless waiting for the lock is set already;
-/// and without `--test`, `--no-daemonize` where it would go to the background (the
-/// default) and `--no-splay` where it would splay, which the configuration file may ask
-/// for too. Rewriting twice changes nothing more.
+/// `apply` is run unchanged. A daemon's command line becomes that of a one-off run. Otherwise only
+/// necessary options are added: [`LOCK_WAIT`] unless waiting for the lock is set already; and
+/// without `--test`, `--no-daemonize` if it would go to the background (the default) and
+/// `--no-splay` if it would splay, which the configuration file may set too. Rewriting twice has no
+/// further effect.
 pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Vec<u8>> {
     let mut line = argv.to_vec();
     if invocation.application == Application::Apply {
@@ -28,12 +28,12 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
             line.insert(invocation.end, word.into());
         }
     };
-    // The last one goes in first.
+    // Inserted in reverse order, at the same position.
     let in_file = conf.value(Application::Agent, "waitforlock");
     let waits = invocation.value("waitforlock").is_none() && in_file.is_none();
     LOCK_WAIT.iter().rev().for_each(|word| add(waits, word));
     if invocation.test {
-        // An option without its value could take what was added, and end differently.
+        // An option without its value could consume an added word, and change the end of the line.
         let is_kept = parse(&line).is_some_and(|read| read.test);
         return if is_kept { line } else { argv.to_vec() };
     }
@@ -52,13 +52,13 @@ pub fn rewrite(argv: &[Vec<u8>], invocation: &Invocation, conf: &Conf) -> Vec<Ve
     line
 }
 
-/// Makes an agent wait while another run holds the lock, rather than skip its run: another
-/// agent may take the lock while this one loads Puppet. Puppet's own limit of that wait is a
-/// minute (`maxwaitforlock`).
+/// Options that make an agent wait while another run holds the lock, rather than skip its run:
+/// another agent may acquire the lock while this one loads Puppet. Puppet's own limit of that wait
+/// is a minute (`maxwaitforlock`).
 pub const LOCK_WAIT: [&str; 4] = ["--waitforlock", "10", "--maxwaitforlock", "unlimited"];
 
-/// The words of a command line by which a target is known: without those that name the
-/// occasion of a run, and without [`LOCK_WAIT`], which a rerun may have and its run not.
+/// Words of a command line that identify a target: without those for the occasion of a run, and
+/// without [`LOCK_WAIT`], which a rerun may have and its run not.
 pub fn identity(words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut words = without_occasion(words);
     let is_added = |four: &[Vec<u8>]| four.iter().eq(LOCK_WAIT.map(str::as_bytes));
@@ -68,8 +68,8 @@ pub fn identity(words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     words
 }
 
-/// The command line of an agent's run as that of this job (`--job-id`), in the place of any other; any other command line as it
-/// is.
+/// Adds this job (`--job-id`) to the command line of an agent's run, in place of any other; returns
+/// any other command line unchanged.
 pub fn with_job(argv: Vec<Bytes>, job: &str) -> Vec<Bytes> {
     let mut words: Vec<Vec<u8>> = argv.iter().map(|word| word.0.clone()).collect();
     let mut own = words.split_off(prefix::of(&words).length);
@@ -83,19 +83,19 @@ pub fn with_job(argv: Vec<Bytes>, job: &str) -> Vec<Bytes> {
     }
 }
 
-/// A word that only one of the two command lines has, the rerun's or the run's.
+/// Word that only one of the two command lines has, the rerun's or the run's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// `added`, or `taken away`.
+    /// Kind of difference: `added`, or `taken away`.
     pub how: &'static str,
-    /// The word.
+    /// Differing word.
     pub word: Vec<u8>,
-    /// Why.
+    /// Reason for the difference.
     pub why: &'static str,
 }
 
-/// What [`rewrite`] did to a command line. `None` if `line` is not its work, but
-/// another command in its place.
+/// Changes that [`rewrite`] made to a command line. `None` if `line` is not its result, but another
+/// command.
 pub fn differences(argv: &[Vec<u8>], line: &[Vec<u8>]) -> Option<Vec<Difference>> {
     let mut found = Vec::new();
     let (mut left, mut right) = (argv.iter().peekable(), line.iter().peekable());

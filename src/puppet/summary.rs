@@ -1,18 +1,18 @@
-//! Puppet's last_run_summary.yaml, and what it says of a run.
+//! Puppet's last_run_summary.yaml, and the outcome in it.
 
 use std::collections::BTreeMap;
 
 use again_base::model::Outcome;
 
-/// The scalars of a summary, by `section.key`.
+/// Scalars of a summary, by `section.key`.
 ///
-/// Puppet writes two levels, two spaces deep (lib/puppet/transaction/report.rb,
-/// `raw_summary`); anything else is left out.
+/// Puppet writes two levels, with an indent of two spaces (lib/puppet/transaction/report.rb,
+/// `raw_summary`); anything else is ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary(BTreeMap<String, String>);
 
 impl Summary {
-    /// Reads a summary's text.
+    /// Parses the text of a summary.
     pub fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut section = String::new();
@@ -36,23 +36,22 @@ impl Summary {
         self.0.get(key)?.parse().ok()
     }
 
-    /// When the run ended, in seconds after 1970.
+    /// End of the run, in seconds since 1970.
     pub fn last_run(&self) -> Option<u64> {
         self.number("time.last_run")
     }
 
-    /// How long the run took by its own count, in seconds: to get a catalog and to
-    /// apply it. Loading Puppet and the facts is not counted in every version.
+    /// Duration of the run according to Puppet, in seconds: to get a catalog and to apply it. Not
+    /// every version counts the time to load Puppet and the facts.
     pub fn took(&self) -> Option<f64> {
         let seconds = |key: &str| -> Option<f64> { self.0.get(key)?.parse().ok() };
         let took = seconds("time.total")? + seconds("time.config_retrieval").unwrap_or(0.0);
         (0.0..1e9).contains(&took).then_some(took)
     }
 
-    /// Whether a catalog was applied to its end. Both times are written at the end of a
-    /// transaction (lib/puppet/transaction.rb, lib/puppet/configurer.rb), which a failed
-    /// compilation does not reach, nor a run that is ended early: those count no failed
-    /// resource at all.
+    /// Whether a catalog was applied completely. Both times are written at the end of a transaction
+    /// (lib/puppet/transaction.rb, lib/puppet/configurer.rb). A failed compilation or a run that is
+    /// ended early does not reach that, and counts no failed resource at all.
     fn is_whole(&self) -> bool {
         ["time.catalog_application", "time.transaction_evaluation"]
             .iter()
@@ -65,7 +64,7 @@ impl Summary {
         !self.is_whole() && matches!(version, None | Some("" | "~" | "null"))
     }
 
-    /// The outcome in the summary, with the numbers that show it. `None` for a text that is no
+    /// Outcome in the summary, with the numbers that show it. `None` for a text that is not a
     /// summary.
     pub fn outcome(&self) -> Option<(Outcome, String)> {
         self.last_run()?;

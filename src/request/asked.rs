@@ -1,4 +1,4 @@
-//! A request as typed and set, and its answer.
+//! A request with its options and settings, and its answer.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,39 +15,40 @@ use again_base::model::{Base, Exit, OnCap, Refusal, Span, Usage};
 use again_base::schema::origin::Word;
 use again_base::sys::attributes::SignalState;
 
-/// The name of a timer whose request gives none.
+/// Name of the timer if the request does not give one.
 const DEFAULT_NAME: &str = "again";
 
-/// A request: the options typed, the settings, and the caller.
+/// Request: command line options, settings and caller.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// What was typed.
+    /// Command line options.
     pub run: &'a Run,
-    /// What is set.
+    /// Settings.
     pub settings: Settings,
-    /// The caller's surroundings.
+    /// Facts about the caller.
     pub around: Surroundings,
-    /// The timer's name.
+    /// Name of the timer.
     pub name: String,
-    /// The triggers of other nodes that it is for.
+    /// Triggers of other nodes that the request is for.
     pub word: Option<Word>,
-    /// Puppet's files, as the request names them.
+    /// Paths of Puppet's files that the request names.
     pub given: Paths,
-    /// The signals that a named command is to have.
+    /// Signal state for a named command.
     pub signals: SignalState,
 }
 
-/// The line that answers a request, and its exit status.
+/// Answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The line.
+    /// Message in one line.
     pub line: String,
-    /// The exit status.
+    /// Exit status.
     pub exit: Exit,
 }
 
 impl Answer {
-    /// Notes a change in the history, and tells it to the system's log and to the caller.
+    /// Records a change in the history, writes it to the system log, and returns the answer for the
+    /// caller.
     pub(super) fn of(store: &Store, change: Change, exit: Exit) -> Self {
         store.note(&change.entry);
         change.log();
@@ -57,10 +58,10 @@ impl Answer {
 }
 
 impl<'a> Request<'a> {
-    /// Puts together what was typed and what is set.
+    /// Reads the settings, and checks the options.
     ///
     /// # Errors
-    /// A [`Usage`]: what of it is wrong.
+    /// A [`Usage`] that says what is wrong.
     pub fn new(global: &Global, run: &'a Run, signals: SignalState) -> Result<Self> {
         let around = Surroundings::of_this_process();
         let settings = config::settings(global, run, &around)?;
@@ -71,7 +72,7 @@ impl<'a> Request<'a> {
                 let why: String = why.chars().take(200).collect();
                 Usage(format!("the word behind --origin cannot be used: {why}"))
             })?);
-            // Other nodes are never refused for good.
+            // Requests of other nodes are never refused for good.
             request.settings.on_cap = OnCap::Wait;
         }
         let name = &request.name;
@@ -88,7 +89,7 @@ impl<'a> Request<'a> {
         Ok(request)
     }
 
-    /// A request by settings that were read already.
+    /// Request with settings that were read already.
     pub fn of(
         run: &'a Run,
         settings: Settings,
@@ -106,23 +107,23 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The home of anyone but root, whose Puppet has its files elsewhere.
+    /// Home directory, except for root, whose Puppet has its files elsewhere.
     pub fn home(&self) -> Option<&Path> {
         self.around.home.as_deref().filter(|_| self.around.uid != 0)
     }
 
-    /// The command that takes the place of the run's own, if there is one.
+    /// Command that replaces the run's own, if any.
     pub fn replacement(&self) -> Option<&[OsString]> {
         let typed = Some(self.run.command.as_slice()).filter(|words| !words.is_empty());
         typed.or(self.settings.command.as_deref())
     }
 
-    /// The least wait that was asked for.
+    /// Minimum wait that was requested.
     pub fn delta(&self) -> Span {
         self.run.delta.unwrap_or(Span::ZERO)
     }
 
-    /// The widest jitter that run `number` of a chain gets.
+    /// Maximum jitter of run `number` of a chain.
     pub fn jitter_range(&self, number: u32) -> Span {
         if let Some(word) = &self.word {
             return word.jitter();
@@ -131,13 +132,15 @@ impl<'a> Request<'a> {
         delay::jitter_range(self.delta(), asked, most, number.saturating_sub(1))
     }
 
-    /// The names of the timers that it may be about. Triggers of other nodes have two: what is due, and what comes next.
+    /// Names of the timers that the request may concern. Triggers of other nodes have two timers:
+    /// the one that is due first, and the next.
     pub fn names(&self) -> Vec<String> {
         let next = self.word.as_ref().map(|_| format!("{}-next", self.name));
         std::iter::once(self.name.clone()).chain(next).collect()
     }
 
-    /// The exit status of a refusal. Triggers that are not on record are no success, whatever keeps them.
+    /// Exit status of a refusal. Triggers that are not on record are never a success, whatever the
+    /// reason.
     pub fn exit(&self, refusal: &Refusal) -> Exit {
         match self.word {
             Some(_) => Exit::Failure,
@@ -145,7 +148,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The moment from which its wait counts.
+    /// Moment from which the wait counts.
     pub fn base(&self) -> Base {
         if self.run.start_timer_now || self.word.is_some() {
             Base::Request
@@ -154,7 +157,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The resource that asks. It is only shown, so nothing about it is an error.
+    /// Resource that sent the request. It is only shown, so an invalid one is not an error.
     pub fn resource(&self) -> Option<String> {
         let text = self.run.resource.as_ref()?.to_string_lossy();
         let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };

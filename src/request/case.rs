@@ -1,4 +1,4 @@
-//! The facts that a request is judged by, put together in one place.
+//! Collects the facts that decide a request.
 
 use super::asked::Request;
 use super::line::as_argument;
@@ -11,8 +11,7 @@ use crate::state::standing::Standing;
 use crate::state::store::Store;
 use again_base::model::{Moment, Provenance, Refusal, Use};
 
-/// The facts that a request is judged by. `driver` is the driver that would take it, and
-/// whether it lives.
+/// Facts that decide a request. `driver` is the driver that would accept it, and whether it lives.
 pub fn case(
     request: &Request<'_>,
     seen: &Observation,
@@ -27,7 +26,7 @@ pub fn case(
     };
     let disabled = store.disabled().map(|disabled| disabled.reason);
     let obstacle = match driver {
-        // What a person forbade is no failure, whatever else there is.
+        // A refusal that a person demanded is not a failure, whatever else applies.
         None if disabled.is_some() => found,
         None => found.or_else(|| {
             let names = request.names().into_iter();
@@ -65,11 +64,11 @@ pub fn case(
     }
 }
 
-/// The timer that the request would replace, if that timer waits for a run that cannot be seen
-/// from here.
+/// Refusal if the timer that the request would replace waits for a run that cannot be seen from
+/// here.
 fn elsewhere(name: &str, store: &Store, record: &Record, now: &Moment) -> Option<Refusal> {
     let timer = record.timers.get(name)?;
-    // Its run can be seen, by pid and start time, where only the boot is not known.
+    // If only the boot is unknown, its run can be seen by pid and start time.
     if timer.provenance(now) == Provenance::UnknownBoot {
         return None;
     }

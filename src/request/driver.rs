@@ -1,4 +1,4 @@
-//! A request that a converge driver takes.
+//! A request that a converge driver accepts.
 
 use anyhow::Result;
 
@@ -17,8 +17,8 @@ use again_base::model::{Exit, Identity};
 use again_base::sys::clock::moment;
 use again_base::sys::process;
 
-/// The driver that would take the request, by the records, and whether it lives. A
-/// request that names a command of its own is for a waiter.
+/// Driver that would accept the request, according to the records, and whether it lives. A request
+/// with a command of its own goes to a waiter.
 pub fn above(request: &Request<'_>, seen: &Observation) -> Option<(Driver, bool)> {
     let drivers = driver::all(&Store::existing(&request.settings.state_dir), driver::warn);
     if drivers.is_empty() || !request.run.command.is_empty() {
@@ -31,10 +31,10 @@ pub fn above(request: &Request<'_>, seen: &Observation) -> Option<(Driver, bool)
     driver::above(drivers, &chain, &moment().boot)
 }
 
-/// Hands the request over.
+/// Hands the request to the driver.
 ///
 /// # Errors
-/// What went wrong; the driver does not have the request then.
+/// The failure; the driver does not have the request then.
 pub fn take(request: &Request<'_>, seen: &Observation, above: &(Driver, bool)) -> Result<Answer> {
     let driver = &above.0;
     let store = Store::existing(&request.settings.state_dir);

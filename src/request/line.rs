@@ -1,4 +1,4 @@
-//! The lines that answer a request.
+//! The messages that answer a request.
 
 use super::asked::Request;
 use super::observe::Observation;
@@ -15,7 +15,7 @@ use again_base::schema::origin::Lineage;
 use again_base::sys::clock::boottime;
 use again_base::sys::process::{base_name, split_block};
 
-/// The line of a request that a waiter has taken.
+/// Message for a request that a waiter serves.
 pub fn scheduled(
     request: &Request<'_>,
     name: &str,
@@ -34,7 +34,7 @@ pub fn scheduled(
         }
         (Base::End, Some(run)) => format!("after this run has ended (pid {})", run.pid),
     };
-    // A command that is named is not what has run.
+    // A command that is named outside any run has not run before.
     let runs = match timer.run == 1 || kind == Kind::Command {
         true => "runs",
         false => "runs again",
@@ -94,7 +94,7 @@ pub fn scheduled(
     line
 }
 
-/// The line of a request that a driver has taken.
+/// Message for a request that a driver has accepted.
 pub fn taken_by_driver(driver: &Driver, handed: &Handed) -> String {
     let from = match handed.base {
         Base::End => "after this run has ended",
@@ -116,7 +116,7 @@ pub fn taken_by_driver(driver: &Driver, handed: &Handed) -> String {
     )
 }
 
-/// The line of triggers that go with a pending timer.
+/// Message for triggers that join a pending timer.
 pub fn goes_with(name: &str, timer: &Timer, lineage: &Lineage) -> String {
     let told = lineage.told().unwrap_or_default();
     let due = timer.due.map(|due| due.since(boottime()).to_string());
@@ -129,7 +129,7 @@ pub fn goes_with(name: &str, timer: &Timer, lineage: &Lineage) -> String {
     )
 }
 
-/// What a timer waits for, and for which triggers, as the history keeps it.
+/// Wait of a timer and the triggers that it is for, for the history.
 pub fn wait(request: &Request<'_>, timer: &Timer, lineage: &Lineage) -> String {
     let mut wait = format!("delta {}, jitter {}", request.delta(), timer.jitter);
     if timer.put_off > Span::ZERO {
@@ -152,14 +152,14 @@ fn between(least: Span, range: Span) -> String {
     }
 }
 
-/// A timer's name as it can be given to `again stop`.
+/// Name of a timer, quoted as an argument of `again stop`.
 pub(super) fn as_argument(name: &str) -> String {
     let dashes = if name.starts_with('-') { "-- " } else { "" };
     format!("{dashes}{}", quoted(name))
 }
 
-/// An `again converge` above us that no record here knows: it keeps its state in
-/// another directory, and will not see the request.
+/// Pid of an `again converge` above us that no record here knows: it has another state directory,
+/// and will not see the request.
 fn unknown_driver(seen: &Observation) -> Option<i32> {
     let is_driver = |cmdline: &[u8]| {
         let words = split_block(cmdline);

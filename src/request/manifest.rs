@@ -1,5 +1,5 @@
-//! The manifest of a command line, where its name is that of a descriptor of the run, such as
-//! `/dev/stdin`: the rerun has no such descriptor.
+//! The manifest of a command line, if it is named by a descriptor of the run, such as `/dev/stdin`:
+//! the rerun does not have that descriptor.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -13,21 +13,21 @@ use again_base::sys::file::is_null;
 use again_base::sys::links::{Leads, follow};
 use again_base::sys::process::os;
 
-/// The settings that name a file which Puppet reads before its catalog.
+/// Settings that name a file which Puppet reads before its catalog.
 const CONFIGURATION: [&str; 2] = ["config", "hiera_config"];
 
-/// A command line whose manifest was looked at.
+/// Result of examining the manifest of a command line.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// The manifest's name as it was given, and the name that takes its place.
+    /// Name of the manifest as given, and the name that replaces it.
     pub replaced: Option<(String, String)>,
-    /// A file that can be read once only: its name, and what it is.
+    /// File that can be read only once: its name, and its type.
     pub once: Option<(String, String)>,
 }
 
-/// Looks at the manifest of a command line, as the process `pid` sees it from this directory. A
-/// descriptor's name becomes the name of the file that it holds. Words such as `nice -n 5` may
-/// stand before Puppet's own.
+/// Examines the manifest of a command line, as the process `pid` sees it from this directory. The
+/// name of a descriptor is replaced by the name of the file that it refers to. Words such as `nice
+/// -n 5` may precede Puppet's own.
 pub fn look(words: &mut [Vec<u8>], directory: &Path, pid: i32) -> Looked {
     let before = prefix::of(words);
     let (words, directory) = (
@@ -58,7 +58,7 @@ pub fn look(words: &mut [Vec<u8>], directory: &Path, pid: i32) -> Looked {
     looked
 }
 
-/// The first of the other files that is named by a descriptor.
+/// First configuration file that is named by a descriptor.
 fn configuration(line: &Invocation, directory: &Path, pid: i32) -> Option<(String, String)> {
     CONFIGURATION.into_iter().find_map(|setting| {
         let name = line.value(setting)?;
@@ -71,13 +71,13 @@ fn configuration(line: &Invocation, directory: &Path, pid: i32) -> Option<(Strin
     })
 }
 
-/// The file that a name leads to.
+/// File that a name leads to.
 enum Found {
-    /// A file whose name serves again, or none.
+    /// A file whose name can be used again, or no file.
     AsNamed,
     /// A descriptor of a file that has this name.
     Named(PathBuf),
-    /// A file that can be read once only, as /proc names it.
+    /// A file that can be read only once, as /proc names it.
     Once(String),
 }
 
@@ -90,15 +90,15 @@ fn found(path: &Path, pid: i32) -> Found {
         Ok(Leads::ToDescriptor { link, rest }) => {
             named(&link, &rest).map_or_else(Found::Once, Found::Named)
         }
-        // Puppet has read it, or could not either.
+        // Puppet has read it, or could not read it either.
         Err(_) => Found::AsNamed,
     }
 }
 
-/// The name of what a descriptor holds, or of a file below it.
+/// Name of the file that a descriptor refers to, or of a file below it.
 ///
 /// # Errors
-/// The text of its link in /proc, if nothing can be read again by a name.
+/// The text of its link in /proc, if no name leads to a file that can be read again.
 pub fn named(link: &Path, rest: &Path) -> Result<PathBuf, String> {
     let text = fs::read_link(link).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => "a descriptor that is closed".to_owned(),
@@ -106,7 +106,8 @@ pub fn named(link: &Path, rest: &Path) -> Result<PathBuf, String> {
     })?;
     let what = text.display().to_string();
     let file = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    // Of a deleted file, and of one in another mount namespace, the name is another file's or none.
+    // A deleted file, or one in another mount namespace, has no name, or one that belongs to
+    // another file.
     let is_its_name = file(&text).is_ok_and(|named| file(link).is_ok_and(|held| held == named));
     let below = if rest.as_os_str().is_empty() {
         text

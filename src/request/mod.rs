@@ -1,5 +1,5 @@
-//! A request, from the process that makes it to the line that it prints:
-//! observe ▸ judge ▸ take, by a waiter or by a converge driver ▸ note and say.
+//! A request, from the process that makes it to the message that it prints: observe ▸ judge ▸
+//! accept, by a waiter or by a converge driver ▸ record and print.
 #![forbid(unsafe_code)]
 
 pub mod asked;
@@ -21,16 +21,16 @@ use observe::{observe, parent};
 /// Makes a request.
 ///
 /// # Errors
-/// What went wrong; no timer was set then, and no driver has the request.
+/// The failure; no timer was set then, and no driver has the request.
 pub fn make(request: &Request<'_>) -> Result<Answer> {
     let seen = observe(parent(), request)?;
-    // A driver above runs its own command again; another one is for a waiter.
+    // A driver above runs its own command again; a request with another command goes to a waiter.
     if let Some(driver) = driver::above(request, &seen) {
         return driver::take(request, &seen, &driver);
     }
     match &seen.plan {
         Ok(plan) => waiter::take(request, &seen, plan),
-        // There is no target to note it of.
+        // Without a target, the refusal cannot be recorded.
         Err(refusal) => Ok(Answer {
             line: format!("again: {refusal}"),
             exit: request.exit(refusal),

@@ -12,37 +12,37 @@ use crate::puppet::live::{chain_from, is_agent_daemon, read_pid, see, setup};
 use again_base::model::{Identity, Refusal};
 use again_base::sys::process;
 
-/// The processes above a request, and what follows from them.
+/// Processes above a request, and the conclusions from them.
 #[derive(Debug)]
 pub struct Observation {
-    /// The ancestors, the nearest first.
+    /// Ancestors, the nearest first.
     pub chain: Vec<Seen>,
     /// Index of the run in `chain`.
     pub run: Option<usize>,
-    /// The same, also where nothing tells its command line.
+    /// Index of the run in `chain`, even if its command line is unknown.
     pub found: Option<usize>,
-    /// Why that is the run, in a line for people.
+    /// Reason why that process is the run, in a line for people.
     pub why: Option<String>,
-    /// The order of the rerun, or why there can be none.
+    /// Plan of the rerun, or the reason why there can be none.
     pub plan: Result<Plan, Refusal>,
 }
 
 impl Observation {
-    /// The run's process.
+    /// Process of the run.
     pub fn run_identity(&self) -> Option<Identity> {
         Some(self.chain.get(self.run?)?.identity)
     }
 }
 
-/// Our parent's pid.
+/// Pid of the parent process.
 pub fn parent() -> i32 {
     nix::unistd::getppid().as_raw()
 }
 
-/// Looks at the processes from `from` upwards.
+/// Observes the processes from `from` upwards.
 ///
 /// # Errors
-/// What could not be read of the run, and why.
+/// The data of the run that could not be read, and the cause.
 pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     let chain = chain_from(from);
     let found = find_run(&chain, |seen, invocation| {
@@ -56,7 +56,8 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
         Found::Orphan { at } => {
             living_daemon(request, &chain[*at]).map(|(daemon, line)| (*at, line, Some(daemon)))
         }
-        // Its words serve to tell what kind of run it is; what is run is the command that was set.
+        // The title's words show only the kind of the run; the rerun executes the command that was
+        // set.
         Found::Retitled { at } if request.replacement().is_some() => {
             titled_words(&chain[*at].cmdline).map(|line| (*at, line, None))
         }
@@ -71,7 +72,7 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
             let plan = order::of_run(request, &chain, &chain[at], line, daemon.as_ref())?;
             (Some(at), plan)
         }
-        // Not of any run, so it waits for none; the daemon above goes on.
+        // Outside any run, so it does not wait for one; the daemon above continues.
         None if matches!(found, Found::Nothing | Found::DaemonItself { .. })
             && !request.run.command.is_empty() =>
         {
@@ -92,7 +93,7 @@ pub fn observe(from: i32, request: &Request<'_>) -> Result<Observation> {
     })
 }
 
-/// Why there can be no rerun.
+/// Reason why there can be no rerun.
 fn refusal(found: &Found, chain: &[Seen]) -> Refusal {
     let pid_at = |at: usize| chain.get(at).map_or(0, |seen| seen.identity.pid);
     let name = |seen: &Seen| String::from_utf8_lossy(&seen.comm).into_owned();
@@ -106,13 +107,13 @@ fn refusal(found: &Found, chain: &[Seen]) -> Refusal {
     }
 }
 
-/// The agent daemon that lives now, when the one that started a run was restarted
-/// meanwhile, perhaps by that very run: the one that the pid file names, or, since
-/// a new daemon writes that only seconds after its start, the only one there is.
+/// Living agent daemon, if the one that started a run was restarted meanwhile, perhaps by that very
+/// run: the one in the pid file or, since a new daemon writes that file only seconds after its
+/// start, the only living one.
 fn living_daemon(request: &Request<'_>, run: &Seen) -> Option<(Seen, Line)> {
     let euid = process::status(run.identity.pid).ok()?.euid;
     let look = |pid: i32| {
-        // Asked first: what another user's command line names is not even opened.
+        // Checked first: a file that another user's command line names is not even opened.
         let is_alike = |seen: &Seen| {
             seen.exe == run.exe && process::status(pid).is_ok_and(|status| status.euid == euid)
         };
@@ -126,7 +127,7 @@ fn living_daemon(request: &Request<'_>, run: &Seen) -> Option<(Seen, Line)> {
     named.and_then(look).or_else(|| {
         let mut daemons = process::all_pids().into_iter().filter_map(look);
         let first = daemons.next()?;
-        // Of two that differ, which one it would be is a guess.
+        // If two daemons differ, choosing one would be a guess.
         daemons.all(|other| other.1 == first.1).then_some(first)
     })
 }

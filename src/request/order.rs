@@ -1,4 +1,4 @@
-//! Makes the order of a rerun.
+//! Creates the order of a rerun.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -28,33 +28,33 @@ use again_base::sys::links::leads_safely;
 use again_base::sys::process::{self, os, split_block};
 use again_base::sys::user;
 
-/// The rerun of a run or of a named command.
+/// Plan for the rerun of a run or of a named command.
 #[derive(Debug)]
 pub struct Plan {
-    /// The target's id.
+    /// Id of the target.
     pub target: String,
-    /// The command line of the run, or the one that was named outside any.
+    /// Command line of the run, or the one that was named outside any run.
     pub original: Vec<Vec<u8>>,
-    /// The run says by its exit status whether anything changed.
+    /// Whether the exit status of the run says if anything changed.
     pub detailed: bool,
     /// Puppet's own limit of a run's time.
     pub run_timeout: Option<Span>,
-    /// The run that asks does the same as its rerun: what another timer wants that was due
-    /// when this run started is done.
+    /// Whether the requesting run does the same as its rerun: it does the job of another timer that
+    /// was due when this run started.
     pub run_does_it: bool,
-    /// What exactly is run.
+    /// Order of the rerun.
     pub order: Order,
-    /// The manifest's name as it was given, and the one that the rerun gets, if that is another.
+    /// Name of the manifest as given, and the name that the rerun gets, if different.
     pub manifest: Option<(String, String)>,
-    /// What stands in the way under any settings, if anything does.
+    /// Obstacle under any settings, if any.
     pub obstacle: Option<Refusal>,
 }
 
-/// The rerun of a run, or why there can be none. `line` is the command line that it was
-/// started with: its daemon's, if it has one.
+/// Plan for the rerun of a run, or the reason why there can be none. `line` is the command line
+/// that the run was started with: its daemon's, if it has one.
 ///
 /// # Errors
-/// What could not be read of the run, and why.
+/// The data of the run that could not be read, and the cause.
 pub fn of_run(
     request: &Request<'_>,
     above: &[Seen],
@@ -70,7 +70,7 @@ pub fn of_run(
         other_user: is_other.then(|| user::name(status.euid)),
         ..Facts::default()
     };
-    // Of what another user's command line names, nothing is opened.
+    // No file that another user's command line names is opened.
     if let Some(refusal) = obstacle(&facts).filter(|_| is_other) {
         return Ok(Err(refusal));
     }
@@ -92,13 +92,13 @@ pub fn of_run(
         named
     });
     let command = named.as_ref().unwrap_or(&own);
-    // The command of the settings is a wrapper, and is taken to run what the run is. One that
-    // the request names is what its words say, and any other program is not a run of Puppet.
+    // The command in the settings is a wrapper that is assumed to run what the run is. A command in
+    // the request means what its words say, and any other program is not a run of Puppet.
     let is_wrapper = command.setup.invocation.is_none() && request.run.command.is_empty();
     let is_own = named.is_none() || is_wrapper;
     let puppet = if is_own { &own.setup } else { &command.setup };
     facts.chroot = mounts::is_chrooted(above.iter().map(|seen| seen.identity.pid));
-    // A daemon goes on to its next run.
+    // A daemon continues with its next run.
     facts.container = match daemon {
         None => ending_container(request, above, pid),
         Some(_) => None,
@@ -128,10 +128,10 @@ pub fn of_run(
     Ok(Ok(plan))
 }
 
-/// The order of a command that was named outside any run.
+/// Plan for a command that was named outside any run.
 ///
 /// # Errors
-/// What could not be seen of this process.
+/// The data of this process that could not be read.
 pub fn of_command(request: &Request<'_>, above: &[Seen]) -> Result<Plan> {
     let mut place = Place::here(&request.around.environment, request.home())
         .context("cannot see the working directory")?;
@@ -150,14 +150,14 @@ pub fn of_command(request: &Request<'_>, above: &[Seen]) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The command line of a run, with the name of its manifest that serves the rerun too.
+/// Command line of a run, with a name of its manifest that the rerun can use too.
 fn look_at_manifest(line: Line, place: &Place, pid: i32) -> (Line, Looked) {
     let mut words = line.argv.clone();
     let looked = manifest::look(&mut words, &place.directory, pid);
     (Line::parse(words).unwrap_or(line), looked)
 }
 
-/// A command that was named. What it names of descriptors are those of this process.
+/// Named command. Descriptors in its words are those of this process.
 fn named_command(words: &[OsString], place: &Place) -> (Command, Looked) {
     let mut bytes: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
     let me = std::process::id().cast_signed();
@@ -166,15 +166,15 @@ fn named_command(words: &[OsString], place: &Place) -> (Command, Looked) {
     (Command::named(&words, place), looked)
 }
 
-/// The name of a working directory: `PWD` of the environment, if that leads there and nobody
-/// else can make it lead elsewhere. A link on its way may be moved to a new release by then.
+/// Name of a working directory: `PWD` of the environment, if that leads there and nobody else can
+/// redirect it. A link in it may point to a new release when the rerun starts.
 fn named_directory(environment: &[Vec<u8>], real: &Path) -> PathBuf {
     let named = environment::value(environment, b"PWD").map(|name| PathBuf::from(os(name)));
     let named = named.filter(|named| named == real || leads_safely(named, real));
     named.unwrap_or_else(|| real.to_owned())
 }
 
-/// The process 1 of the container that this process is in, if the container may end with it.
+/// Process 1 of the container that this process is in, if the container may end with it.
 fn ending_container(request: &Request<'_>, chain: &[Seen], pid: i32) -> Option<String> {
     if request.settings.container == Container::Stays || !process::is_in_pid_namespace(pid) {
         return None;
@@ -186,7 +186,7 @@ fn ending_container(request: &Request<'_>, chain: &[Seen], pid: i32) -> Option<S
     container::may_end_with(&chain[own.map_or(0, |at| at + 1)..])
 }
 
-/// Puts the plan together. `puppet` tells what kind of run it is and where its files are.
+/// Creates the plan. `puppet` determines the kind of run and the paths of its files.
 fn plan(
     request: &Request<'_>,
     place: &Place,
@@ -195,7 +195,7 @@ fn plan(
     mut facts: Facts,
 ) -> Result<Plan> {
     let directory = place.directory.as_path();
-    // Outside any run, what is started is as this process is.
+    // Outside any run, the rerun gets the attributes of this process.
     let (pid, signals) = match facts.pid {
         Some(pid) => (pid, None),
         None => (std::process::id().cast_signed(), Some(request.signals)),
@@ -219,7 +219,7 @@ fn plan(
     }
     let line = command.setup.invocation.as_ref();
     let manifest = line.and_then(|line| line.manifest());
-    // Any other program has no such files: a summary there is another run's.
+    // Any other program does not have these files: a summary there is another run's.
     let paths = match kind {
         Kind::Command => Paths::default(),
         _ => {
@@ -267,7 +267,7 @@ fn plan(
     })
 }
 
-/// The option or setting that makes a run of Puppet a noop run, if it is one.
+/// Option or setting that makes a run of Puppet a noop run, if any.
 fn noop(setup: &Setup) -> Option<&'static str> {
     let line = setup.invocation.as_ref()?;
     match line.flag("noop") {
@@ -279,7 +279,7 @@ fn noop(setup: &Setup) -> Option<&'static str> {
     }
 }
 
-/// Where a manifest on standard input comes from.
+/// Source of a manifest on standard input.
 fn standard_input(pid: i32) -> Result<(Input, Option<PathBuf>)> {
     let what = process::descriptor(pid, 0)
         .with_context(|| format!("cannot see the standard input (pid {pid})"))?;
@@ -291,8 +291,8 @@ fn standard_input(pid: i32) -> Result<(Input, Option<PathBuf>)> {
     })
 }
 
-/// The run's own environment; from the daemon's process where there is one, since the
-/// run's is overwritten by its title; else ours, mended.
+/// Environment of the run. It is read from the daemon's process if there is one, since the run's is
+/// overwritten by its title; if that fails, ours is used, with the missing variables restored.
 fn environment_of(run: &Seen, daemon: Option<&Seen>, around: &Surroundings) -> Vec<Vec<u8>> {
     let block = process::environ(daemon.unwrap_or(run).identity.pid)
         .ok()

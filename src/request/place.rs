@@ -1,4 +1,4 @@
-//! Where a rerun stands in its chain.
+//! Position of a rerun in its chain.
 
 use super::observe::Observation;
 use crate::state::files::token;
@@ -8,25 +8,25 @@ use crate::state::store::Store;
 use again_base::model::{Identity, Moment, chain_id};
 use again_base::sys::process;
 
-/// Where a rerun stands in its chain.
+/// Position of a rerun in its chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The chain's id.
+    /// Id of the chain.
     pub chain: String,
-    /// The number of the run asked for; the first run is 1.
+    /// Number of the requested run; the first run is 1.
     pub run: u32,
-    /// Where the request came from.
+    /// Origin of the request.
     pub origin: Origin,
-    /// The agent daemon whose run began the chain, if one did.
+    /// Agent daemon whose run began the chain, if any.
     pub daemon: Option<Identity>,
-    /// The rerun that asks, if it is one.
+    /// Rerun that sends the request, if any.
     pub rerun: Option<Rerun>,
 }
 
-/// Finds the chain by the processes above us: a record says which of them is a rerun.
+/// Finds the chain from the processes above us: a note says which of them is a rerun.
 pub fn find(seen: &Observation, store: &Store, record: &Record, now: &Moment) -> Place {
     let run = seen.run_identity();
-    // A rerun's command may have become this very process.
+    // The command of a rerun may have become this process.
     let me = process::own_identity().ok().filter(|_| run.is_none());
     let above = seen.chain.iter().skip(seen.run.unwrap_or(0));
     let rerun = me
@@ -39,7 +39,7 @@ pub fn find(seen: &Observation, store: &Store, record: &Record, now: &Moment) ->
             (rerun.chain.clone(), next, rerun.daemon)
         }
         (None, Some(who)) => (chain_id(who, &now.boot), 2, None),
-        // Outside any run and any rerun, each command is the first run of a chain of its own.
+        // Outside any run and any rerun, each command is the first run of a new chain.
         (None, None) => (token().chars().take(8).collect(), 1, None),
     };
     let origin = if run.is_some() {

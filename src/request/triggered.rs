@@ -1,4 +1,5 @@
-//! A request for triggers of other nodes: what of them is new, in which timer they wait, and where a run comes from.
+//! A request for triggers of other nodes: which of them are new, in which timer they wait, and the
+//! lineage of a run.
 
 use anyhow::{Result, anyhow};
 
@@ -17,7 +18,8 @@ use again_base::model::{Exit, Moment, Provenance};
 use again_base::schema::origin::{Lineage, Taken, Trigger, Word};
 use again_base::sys::clock::moment;
 
-/// Where the run above us comes from: that of its rerun, and of the triggers whose job it does, whoever started it.
+/// Lineage of the run above us: that of its rerun, and of the triggers whose job it does, whoever
+/// started it.
 pub fn lineage(
     seen: &Observation,
     plan: &Plan,
@@ -40,7 +42,7 @@ pub fn lineage(
     store.lineage_of(&present, now)
 }
 
-/// The triggers of a word that no target has on record.
+/// Triggers of a word that no target has on record.
 pub fn new(word: &Word, store: &Store, record: &Record) -> Vec<Trigger> {
     let others = store.triggered().into_iter();
     let others = others.filter(|id| *id != record.id);
@@ -50,10 +52,11 @@ pub fn new(word: &Word, store: &Store, record: &Record) -> Vec<Trigger> {
     word.triggers.iter().filter(is_new).cloned().collect()
 }
 
-/// What is answered where nothing is new. Whoever asked before may have died before the disk had it.
+/// Answer to a request without new triggers. Syncs the records first, since the earlier requester
+/// may have died before they were on disk.
 ///
 /// # Errors
-/// What the disk does not take.
+/// The record that cannot be read or synced.
 pub fn known(word: &Word, store: &Store) -> Result<Answer> {
     for id in store.triggered() {
         if let Some(record) = store.read(&id)? {
@@ -73,19 +76,19 @@ pub fn known(word: &Word, store: &Store) -> Result<Answer> {
     })
 }
 
-/// Where a timer for triggers goes.
+/// Destination of a timer for triggers.
 #[derive(Debug)]
 pub enum Goes {
-    /// Nowhere: they wait in the timer of this name.
+    /// No timer is set: the triggers wait in the timer of this name.
     With(String),
-    /// On record, under this name, perhaps in the place of another.
+    /// The timer is set under this name, and may replace another.
     As(String),
 }
 
-/// Finds out where this timer for triggers goes, and notes their numbers.
+/// Decides where this timer for triggers goes, and stores their numbers.
 ///
 /// # Errors
-/// That there are too many.
+/// There are too many triggers.
 pub fn place(
     request: &Request<'_>,
     triggers: &Lineage,
@@ -125,7 +128,7 @@ pub fn place(
     Ok(goes)
 }
 
-/// What is said of triggers that go with a pending timer.
+/// Change for triggers that join a pending timer.
 pub fn go_with(request: &Request<'_>, name: &str, triggers: &Lineage, record: &Record) -> Change {
     let timer = &record.timers[name];
     Change::of_timer(&record.id, name, timer, What::Requested, moment())

@@ -1,4 +1,4 @@
-//! A request that a waiter takes.
+//! A request that a waiter serves.
 
 use anyhow::{Context, Result};
 
@@ -28,12 +28,12 @@ use again_base::sys::machine::random;
 use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::is_alive;
 
-/// Judges the request by the record, and sets a timer.
+/// Judges the request with the record, and sets a timer.
 ///
 /// # Errors
-/// What went wrong; no timer was set then.
+/// The failure; no timer was set then.
 pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<Answer> {
-    // Taken hold of while the run waits for us: no later process can be taken for it.
+    // Opened while the run waits for us, so that no later process can be confused with it.
     let hold = |who: Identity| {
         pidfd::open(who).with_context(|| format!("cannot take hold of the run (pid {})", who.pid))
     };
@@ -56,14 +56,14 @@ pub fn take(request: &Request<'_>, seen: &Observation, plan: &Plan) -> Result<An
             new => taking.judge(locked, Some(word.lineage(new))),
         },
     };
-    // Said when the lock is free: a reader that is slow must hold up no run.
+    // Logged after the lock is released: a slow reader must not delay a run.
     if let Some(what) = set_aside {
         tracing::warn!("a record was rebuilt from the history: {what}");
     }
     answer
 }
 
-/// A request that is being taken.
+/// Request in progress.
 struct Taking<'a> {
     request: &'a Request<'a>,
     seen: &'a Observation,
@@ -74,7 +74,7 @@ struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Judges it, with the triggers that it is for, and sets a timer.
+    /// Judges the request, with the triggers that it is for, and sets a timer.
     fn judge(&self, mut locked: Locked, triggers: Option<Lineage>) -> Result<Answer> {
         let Taking {
             request,
@@ -90,7 +90,7 @@ impl Taking<'_> {
         let case = case(request, seen, None, store, Some(&locked.record), now);
         let mut place = place::find(seen, store, &locked.record, now);
         let mut order = plan.order.clone();
-        // With the service that a chain began in, all of it stops.
+        // If the service in which a chain began stops, the whole chain stops.
         order.daemon = order.daemon.or(place.daemon);
         let rerun = place.rerun.take();
         let mut timer = timer(request, place, now);
@@ -117,7 +117,7 @@ impl Taking<'_> {
             _ => {
                 let uid = request.around.uid;
                 timer.lineage = triggered::lineage(seen, plan, uid, rerun.as_ref(), store, now);
-                // Those have their run.
+                // These triggers have already had their run.
                 timer.lineage.triggers.clear();
                 self.set(&mut locked, &request.name, timer, &order, &case)
             }
@@ -128,7 +128,7 @@ impl Taking<'_> {
         Ok(Answer::of(store, change, Exit::Success))
     }
 
-    /// Enters what the request tells of its run and its target.
+    /// Stores facts about the run and the target in the record.
     fn look(&self, record: &mut Record) {
         let Taking {
             seen, plan, store, ..
@@ -202,7 +202,7 @@ impl Taking<'_> {
         Ok(change)
     }
 
-    /// Has triggers wait for their run, in a timer that is pending or in one of their own. The disk has it then.
+    /// Adds triggers to a pending timer, or sets a timer for them, and syncs the record.
     fn set_triggers(
         &self,
         locked: &mut Locked,
@@ -239,7 +239,7 @@ impl Taking<'_> {
     }
 }
 
-/// A timer for the request, not yet judged.
+/// Timer for the request, before the decision.
 fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
     Timer {
         token: token(),
@@ -271,7 +271,7 @@ fn timer(request: &Request<'_>, place: Place, now: &Moment) -> Timer {
     }
 }
 
-/// Sets how long a timer waits, and when it is due where that is known.
+/// Sets the wait of a timer, and its due time if that is known.
 fn set_wait(timer: &mut Timer, not_before: Span, range: Span, run: Option<&Handle>, now: &Moment) {
     let asked = timer.delta;
     timer.delta = asked.max(not_before);
@@ -285,7 +285,7 @@ fn set_wait(timer: &mut Timer, not_before: Span, range: Span, run: Option<&Handl
     }
 }
 
-/// Whether a waiter is to move into a scope of its own.
+/// Whether a waiter needs a scope of its own.
 pub fn wants_scope(settings: &Settings, uid: u32) -> ScopeWish {
     if settings.scope == Scope::Never || !unit::systemd_is_here() || !unit::is_in_a_unit() {
         ScopeWish::None

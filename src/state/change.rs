@@ -9,7 +9,8 @@ use again_base::layout;
 use again_base::model::{Moment, Outcome, Refusal};
 use again_base::schema::origin::Lineage;
 
-/// What a change is about, as the history and the system's log name it.
+/// Ids of the target, timer, request and run that a change concerns, for the history and the system
+/// log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     /// The target's id.
@@ -22,12 +23,12 @@ pub struct About {
     pub chain: String,
     /// The number of the run in its chain; 0 for a change that concerns no run.
     pub run: u32,
-    /// Where that comes from, if other nodes asked for it.
+    /// Lineage of the run, if other nodes requested it.
     pub lineage: Lineage,
 }
 
 impl About {
-    /// A target as a whole.
+    /// Subject of a change to a target as a whole.
     pub fn target(id: &str) -> Self {
         About {
             target: id.to_owned(),
@@ -35,7 +36,7 @@ impl About {
         }
     }
 
-    /// A timer, or a request for one.
+    /// Subject of a change to a timer, or to a request for one.
     pub fn timer(target: &str, name: &str, timer: &Timer) -> Self {
         About {
             timer: name.to_owned(),
@@ -47,7 +48,7 @@ impl About {
         }
     }
 
-    /// A rerun.
+    /// Subject of a change to a rerun.
     pub fn rerun(target: &str, rerun: &Running) -> Self {
         About {
             timer: rerun.timer.clone(),
@@ -59,7 +60,7 @@ impl About {
         }
     }
 
-    /// A change of it that the history keeps.
+    /// Change to record in the history, with an empty reason and message.
     pub fn became(self, what: What, at: Moment) -> Change {
         Change::of(Entry {
             target: self.target,
@@ -72,28 +73,28 @@ impl About {
         })
     }
 
-    /// Tells the system's log of a change that the history does not keep.
+    /// Writes to the system log a change that the history does not record.
     pub fn log(&self, line: &str) {
         log(&self.target, &self.timer, &self.chain, self.run, line);
     }
 }
 
-/// One change that the history keeps. Made where it happens, and passed on.
+/// One change recorded in the history. Created where the change happens, then passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What the history keeps.
+    /// Entry for the history.
     pub entry: Entry,
-    /// What is printed and logged: `again: OUTCOME: CAUSE (EVIDENCE)`.
+    /// Message that is printed and logged: `again: OUTCOME: CAUSE (EVIDENCE)`.
     pub line: String,
 }
 
 impl Change {
-    /// What became of a timer, or of a request for one.
+    /// Change of a timer, or of a request for one.
     pub fn of_timer(target: &str, name: &str, timer: &Timer, what: What, at: Moment) -> Self {
         About::timer(target, name, timer).became(what, at)
     }
 
-    /// A change that the history keeps as this.
+    /// Change with this history entry and an empty message.
     pub fn of(entry: Entry) -> Self {
         Change {
             entry,
@@ -101,14 +102,14 @@ impl Change {
         }
     }
 
-    /// Why, as the history keeps it.
+    /// Sets the reason in the history entry.
     #[must_use]
     pub fn because(mut self, reason: impl Into<String>) -> Self {
         self.entry.reason = reason.into();
         self
     }
 
-    /// Not granted, and why. The line says the same.
+    /// Sets kind, reason and message from a refusal.
     #[must_use]
     pub fn refused(mut self, refusal: &Refusal) -> Self {
         self.entry.kind = refusal.kind().to_owned();
@@ -117,21 +118,21 @@ impl Change {
         self
     }
 
-    /// How a run ended, and by which evidence.
+    /// Sets the outcome of a run, and the evidence for it as the reason.
     #[must_use]
     pub fn ended(mut self, outcome: Outcome, evidence: impl Into<String>) -> Self {
         self.entry.outcome = Some(outcome);
         self.because(evidence)
     }
 
-    /// What is printed and logged.
+    /// Sets the message that is printed and logged.
     #[must_use]
     pub fn saying(mut self, line: impl Into<String>) -> Self {
         self.line = line.into();
         self
     }
 
-    /// Tells the system's log, with what it is about as fields.
+    /// Writes the message to the system log, with the ids as fields.
     pub fn log(&self) {
         let Entry {
             target,
@@ -143,10 +144,10 @@ impl Change {
         log(target, timer, chain, *run, &self.line);
     }
 
-    /// Tells the system's log and the caller.
+    /// Writes the message to the system log and prints it to the caller.
     ///
     /// # Errors
-    /// Those of [`layout::say_clean`].
+    /// Errors of [`layout::say_clean`].
     pub fn say(&self) -> io::Result<()> {
         self.log();
         layout::say_clean(&self.line)

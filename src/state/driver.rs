@@ -1,13 +1,12 @@
-//! Converge drivers: who they are, and the inbox through which a request below
-//! one is handed over.
+//! Converge drivers: their public records, and the inbox for requests from below a driver.
 //!
 //! ```text
-//! drivers/TOKEN.json   what anyone may see of a driver
-//! drivers/TOKEN/       its inbox, one file for each request; locked while it lives
+//! drivers/TOKEN.json   public record of a driver
+//! drivers/TOKEN/       its inbox, one file for each request; locked while the driver lives
 //! ```
 //!
-//! A request is taken once its file was renamed into the inbox, and a driver ends
-//! only after it has removed the empty inbox: none is accepted and then forgotten.
+//! A request is accepted once its file was renamed into the inbox. A driver ends only after it has
+//! removed the empty inbox, so no accepted request is forgotten.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -28,37 +27,37 @@ use again_base::directory::shown;
 use again_base::model::{Base, Boottime, Identity, Kind, Moment, Provenance, Span};
 use again_base::sys::process::is_alive;
 
-/// The public record of a driver.
+/// Public record of a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// The record's version.
     pub version: u32,
-    /// Its name among drivers.
+    /// Token that identifies the driver.
     pub token: String,
-    /// Its process.
+    /// Process of the driver.
     pub process: Identity,
-    /// The boot it runs under.
+    /// Boot under which the driver runs.
     pub boot: String,
-    /// User id of its owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// The id of the target that it runs.
+    /// Id of the driver's target.
     pub target: String,
-    /// The chain of its runs.
+    /// Chain of the driver's runs.
     pub chain: String,
-    /// When it began.
+    /// Start time of the driver.
     pub began: Moment,
-    /// How many runs it may start.
+    /// Maximum number of runs that the driver may start.
     pub max_runs: u32,
-    /// The number of the run under way, or of the last one; 0 before the first.
+    /// Number of the current or the last run; 0 before the first.
     pub run: u32,
-    /// The process of the run under way.
+    /// Process of the current run.
     pub child: Option<Identity>,
-    /// Pending timers: when each is due.
+    /// Pending timers by name, with their due times.
     pub timers: BTreeMap<String, Boottime>,
-    /// The resources that asked for them, where they said so.
+    /// Resources that requested the timers, by timer name, if known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub resources: BTreeMap<String, String>,
-    /// What holds the next run although it is due.
+    /// Reason why the next run is held although it is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
 }
@@ -83,13 +82,13 @@ impl From<&Driver> for About {
 }
 
 impl Change {
-    /// What became of a converge driver as a whole.
+    /// Change of a converge driver as a whole.
     pub fn of_driver(driver: &Driver, what: What, at: Moment) -> Self {
         About::from(driver).became(what, at)
     }
 }
 
-/// A request on its way to a driver.
+/// Request for a driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
     /// The record's version.
@@ -98,22 +97,22 @@ pub struct Handed {
     pub token: String,
     /// The timer's name.
     pub name: String,
-    /// The resource that asked, by its own account.
+    /// Resource that requested the rerun, according to itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// The least wait.
+    /// Minimum wait.
     pub delta: Span,
-    /// The widest jitter, where one is set.
+    /// Maximum jitter, if set.
     pub jitter: Option<Span>,
-    /// The moment from which both count.
+    /// Moment from which delta and jitter count.
     pub base: Base,
-    /// When it was asked for.
+    /// Time of the request.
     pub requested: Moment,
-    /// What kind of run asked, where it is puppet's.
+    /// Kind of the requesting run, if Puppet's.
     pub kind: Option<Kind>,
-    /// The run says by its exit status whether anything changed.
+    /// Whether the exit status of the run says if anything changed.
     pub detailed: bool,
-    /// Puppet's own files, as the run sees them.
+    /// Paths of Puppet's own files, as the run sees them.
     pub paths: Paths,
 }
 
@@ -123,9 +122,9 @@ impl Versioned for Handed {
     }
 }
 
-/// Looks for the driver of the process whose ancestors, itself first, are `chain`:
-/// the nearest one that has a run under way to which the process belongs. True if
-/// the driver lives; a run may outlive a driver that was killed.
+/// Finds the driver of the process whose ancestors, itself first, are `chain`: the nearest one that
+/// has a current run to which the process belongs. The bool is true if the driver lives; a run may
+/// outlive a driver that was killed.
 pub fn above(
     drivers: Vec<(Driver, bool)>,
     chain: &[Identity],
@@ -134,7 +133,7 @@ pub fn above(
     let at = |who: Option<Identity>| who.and_then(|who| chain.iter().position(|c| *c == who));
     drivers
         .into_iter()
-        // Where a boot is not known, the processes that live tell.
+        // If a boot is unknown, living processes decide.
         .filter(|(driver, _)| [boot, ""].contains(&driver.boot.as_str()) || boot.is_empty())
         .filter_map(|(driver, alive)| {
             let child = at(driver.child)?;
@@ -155,7 +154,7 @@ pub fn warn(what: String) {
     tracing::warn!("{what}");
 }
 
-/// The drivers on record, and whether each of them lives. What is wrong with the others is told.
+/// Drivers on record, each with whether it lives. Passes errors about unusable records to `tell`.
 pub fn all(store: &Store, mut tell: impl FnMut(String)) -> Vec<(Driver, bool)> {
     let directory = directory(store);
     tokens(store, ".json")
@@ -172,10 +171,10 @@ pub fn all(store: &Store, mut tell: impl FnMut(String)) -> Vec<(Driver, bool)> {
         .collect()
 }
 
-/// The living drivers, to be acted on.
+/// Living drivers, for commands that act on them.
 ///
 /// # Errors
-/// Why their records cannot be trusted, if there are any.
+/// The reason why their records cannot be trusted, if there are any.
 pub fn living(store: &Store) -> Result<Vec<Driver>> {
     let living: Vec<Driver> = all(store, warn)
         .into_iter()
@@ -187,8 +186,8 @@ pub fn living(store: &Store) -> Result<Vec<Driver>> {
     Ok(living)
 }
 
-/// Removes what killed drivers left behind, once their runs have ended too. Until then it
-/// tells a request that its driver is gone.
+/// Removes what killed drivers left behind, once their runs have ended too. Until then the record
+/// shows a request that its driver is gone.
 pub fn sweep(store: &Store, now: &Moment) {
     if !directory(store).exists() || store.below("drivers").is_err() {
         return;
@@ -204,8 +203,8 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
     for token in tokens(store, "") {
         let inbox = directory.join(&token);
-        // Held until it is gone: a driver that has just made it looks whether it still is
-        // there when it has the lock.
+        // Held until the inbox is gone: a driver that has just created it checks, once it has the
+        // lock, that the inbox still exists.
         let file = File::options()
             .read(true)
             .custom_flags(GUARDED)
@@ -223,7 +222,7 @@ pub fn sweep(store: &Store, now: &Moment) {
     }
 }
 
-/// Removes what a killed driver left, and reports it. Of several processes that try, one
+/// Removes what a killed driver left, and records it in the history. If several processes try, one
 /// succeeds.
 fn bury(store: &Store, driver: &Driver, now: &Moment) {
     let directory = directory(store);
@@ -242,7 +241,7 @@ fn bury(store: &Store, driver: &Driver, now: &Moment) {
     store.note(&change.because(reason).entry);
 }
 
-/// The names in the directory of drivers that look like tokens, less this ending.
+/// File names in the directory of drivers that are tokens followed by `ending`, without it.
 fn tokens(store: &Store, ending: &str) -> Vec<String> {
     let directory = directory(store);
     let tokens =
@@ -252,17 +251,17 @@ fn tokens(store: &Store, ending: &str) -> Vec<String> {
     tokens
 }
 
-/// Makes an inbox, in a directory that was looked at, and locks it.
+/// Creates an inbox, in a directory that was checked, and locks it.
 fn make_inbox(inbox: &Path) -> io::Result<File> {
     std::fs::DirBuilder::new().mode(0o700).create(inbox)?;
-    // Whatever the umask.
+    // Independent of the umask.
     std::fs::set_permissions(inbox, Permissions::from_mode(0o700))?;
     let lock = File::open(inbox)?;
     lock.lock()?;
     Ok(lock)
 }
 
-/// Removes an inbox with all that is in it, and files that were on their way there.
+/// Removes an inbox with its content, and files that were on their way there.
 fn remove_inbox(directory: &Path, token: &str) {
     let _ = std::fs::remove_dir_all(directory.join(token));
     let under_way = format!("{token}.new-");
@@ -271,10 +270,10 @@ fn remove_inbox(directory: &Path, token: &str) {
     }
 }
 
-/// Hands a request to a driver. It is taken if this succeeds.
+/// Hands a request to a driver. The request is accepted if this succeeds.
 ///
 /// # Errors
-/// What failed on which file; also when the driver has just ended.
+/// The failed operation and its file; also if the driver has just ended.
 pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> {
     store.below("drivers")?;
     let directory = directory(store);
@@ -302,7 +301,7 @@ pub fn hand_over(store: &Store, driver: &Driver, handed: &Handed) -> Result<()> 
         })
 }
 
-/// A driver's side of it: the record and the inbox, removed in the end.
+/// A driver's own handle on its record and inbox, which are removed on drop.
 #[derive(Debug)]
 pub struct Desk {
     store: Store,
@@ -311,10 +310,10 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Makes the inbox of a new driver and locks it.
+    /// Creates the inbox of a new driver and locks it.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn open(store: &Store) -> Result<Self> {
         store.below("drivers")?;
         let directory = directory(store);
@@ -322,7 +321,7 @@ impl Desk {
             let token = token();
             let inbox = directory.join(&token);
             let lock = match make_inbox(&inbox) {
-                // Swept away if somebody looked before it was locked.
+                // Swept away by another process before it was locked.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
                 made => made.with_context(|| format!("cannot make {}", shown(&inbox).display()))?,
             };
@@ -337,7 +336,7 @@ impl Desk {
         bail!("cannot keep an inbox in {}", shown(&directory).display());
     }
 
-    /// The driver's name among drivers.
+    /// Token that identifies the driver.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -345,7 +344,7 @@ impl Desk {
     /// Replaces the public record.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn publish(&self, driver: &Driver) -> Result<()> {
         let name = format!("{}.json", self.token);
         replace_file(
@@ -356,7 +355,7 @@ impl Desk {
         )
     }
 
-    /// Takes what lies in the inbox, the oldest request first.
+    /// Takes all requests out of the inbox, the oldest first.
     pub fn take(&self) -> Vec<Handed> {
         let inbox = directory(&self.store).join(&self.token);
         let mut taken: Vec<Handed> = Vec::new();
@@ -369,14 +368,14 @@ impl Desk {
                 }
                 Err(e) => tracing::warn!("cannot read the request {}: {e}", shown(&path).display()),
             }
-            // Whatever it is: with anything left in the inbox it could never be closed.
+            // Anything left in the inbox, of whatever type, would keep it from being closed.
             let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
         }
         taken.sort_by_key(|handed| handed.requested.uptime);
         taken
     }
 
-    /// Closes the inbox for good, if nothing is in it. False if something is.
+    /// Closes the inbox for good if it is empty. False if it is not.
     pub fn close(&self) -> bool {
         let inbox = directory(&self.store).join(&self.token);
         !matches!(std::fs::remove_dir(inbox), Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty)

@@ -1,4 +1,4 @@
-//! One thing that became of a request, as a line of the history keeps it.
+//! One event of a request, stored as a line of the history.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,18 +29,18 @@ pub struct Entry {
     /// For a refusal [`again_base::model::Refusal::kind`]; [`FIRST`] for a driver's first run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// How an ended run ended.
+    /// Outcome of an ended run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// When it ended is not known, only that it had by then.
+    /// Whether the time of the end is unknown: it lies before `at`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noticed: bool,
-    /// When the run that asked had started, if it is the one that began the chain.
+    /// Start time of the run that requested the rerun, if that run began the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began: Option<Walltime>,
-    /// The reason or the evidence, in words.
+    /// Reason or evidence in words.
     pub reason: String,
-    /// Where that comes from, if other nodes asked for it, and the triggers that it is about.
+    /// Lineage of the run, if other nodes requested it, with the triggers that the entry concerns.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,
 }
@@ -51,11 +51,11 @@ impl Versioned for Entry {
     }
 }
 
-/// The kind of a converge driver's own first run, which runs nothing again.
+/// Kind of the first run of a converge driver, which is not a rerun.
 pub const FIRST: &str = "first";
 
 impl Entry {
-    /// An entry about nothing yet.
+    /// Entry with empty ids, reason and lineage.
     pub fn new(what: What, at: Moment) -> Self {
         Entry {
             version: VERSION,
@@ -75,8 +75,7 @@ impl Entry {
         }
     }
 
-    /// The reason in a line for people: how a run ended, or how a refusal is called,
-    /// and why.
+    /// Reason in a message for people: how a run ended, or the name of the refusal and its cause.
     pub fn text(&self) -> String {
         match (self.what, self.outcome) {
             (_, Some(outcome)) => format!("{outcome} ({})", self.reason),

@@ -1,4 +1,4 @@
-//! The history: one line of JSON for each thing that became of a request.
+//! The history: one line of JSON for each event of a request.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -11,16 +11,16 @@ use super::files::{PATIENCE, private_file};
 use super::newer::{self, Newer};
 use again_base::sys::flock;
 
-/// The size at which a new file is begun, in bytes. One older file is kept.
+/// Size in bytes at which a new file is begun. One older file is kept.
 const ROTATE_AT: u64 = 1 << 20;
 
-/// The older file.
+/// Name of the older file.
 const OLDER: &str = "history.1.jsonl";
 
-/// Appends a line. One write(2), so that lines of several writers do not mix.
+/// Appends a line with a single write(2), so that lines of several writers do not mix.
 ///
 /// # Errors
-/// Those of open(2) and write(2).
+/// Errors of open(2) and write(2).
 pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     let path = state_dir.join("history.jsonl");
     let mut line = serde_json::to_vec(entry)?;
@@ -34,12 +34,12 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
             .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
             .open(&path)
     };
-    // A file that has another name too may be another's: it is put aside as it is.
+    // A file with more than one hard link may belong to somebody else, so it is rotated unchanged.
     let is_to_rotate = |meta: &Metadata| meta.len() > ROTATE_AT || meta.nlink() > 1;
     let mut file = open()?;
     if is_to_rotate(&file.metadata()?) {
-        // Of two that find it full, one locks first; the other finds a new file. The history
-        // itself is not locked: any reader of it could hold the lock for ever.
+        // Of two processes that find the file full, one locks first; the other finds a new file.
+        // The history itself is not locked, because any reader could hold that lock forever.
         let beside = state_dir.join(".history.lock");
         let lock = private_file(&beside)?;
         flock::lock(&lock, || beside, PATIENCE)?;
@@ -49,12 +49,12 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
         }
         file = open()?;
     }
-    // The run's umask must not hide it from others.
+    // The umask of the run must not hide the history from other users.
     let meta = file.metadata()?;
     if meta.mode() & 0o777 != 0o644 && meta.uid() == again_base::sys::user::effective() {
         file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     }
-    // A line that a full disk cut short must not spoil this one too.
+    // A line that a full disk cut short must not spoil this one.
     let length = file.metadata()?.len();
     let mut end = [b'\n'];
     if length > 0 && file.read_at(&mut end, length - 1).is_ok() && end != [b'\n'] {
@@ -63,14 +63,14 @@ pub fn append(state_dir: &Path, entry: &Entry) -> io::Result<()> {
     file.write_all(&line)
 }
 
-/// How often each thing has happened, by its name and, where there are several, its kind:
-/// `started`, `refused cap`, `ended failed`.
+/// Number of events by name and, if there are several kinds, by kind: `started`, `refused cap`,
+/// `ended failed`.
 pub type Tally = BTreeMap<String, u64>;
 
-/// The counts of entries that have become too old for the history.
+/// File with the counts of entries that were rotated out of the history.
 const DROPPED: &str = "history.dropped.json";
 
-/// Counts everything that ever happened, as far as it is known.
+/// Counts all events that ever happened, as far as they are known.
 pub fn tally(state_dir: &Path) -> Tally {
     let mut tally = dropped(state_dir);
     count(&read(state_dir).0, &mut tally);
@@ -99,8 +99,8 @@ fn key(entry: &Entry) -> String {
     }
 }
 
-/// Counts the older file before the newer one takes its place, so that counts never
-/// go down. Call with the history locked.
+/// Counts the older file before the newer one replaces it, so that counts never go down. Call with
+/// the history locked.
 fn drop_oldest(state_dir: &Path) -> io::Result<()> {
     let mut tally = dropped(state_dir);
     let mut entries = Vec::new();
@@ -114,16 +114,16 @@ fn drop_oldest(state_dir: &Path) -> io::Result<()> {
     super::files::replace_file(state_dir, DROPPED, &text, 0o644).map_err(io::Error::other)
 }
 
-/// The lines of the history that were left out.
+/// Lines of the history that were skipped.
 #[derive(Debug, Default)]
 pub struct Unreadable {
-    /// How many.
+    /// Number of skipped lines.
     pub lines: usize,
-    /// Why one of them cannot be read, if a newer version wrote it.
+    /// Version of a skipped line that a newer program wrote, if any.
     pub newer: Option<Newer>,
 }
 
-/// Reads the history, oldest first. Lines that cannot be read are left out and counted.
+/// Reads the history, oldest first. Unreadable lines are skipped and counted.
 pub fn read(state_dir: &Path) -> (Vec<Entry>, Unreadable) {
     let (mut entries, mut unreadable) = (Vec::new(), Unreadable::default());
     for name in [OLDER, "history.jsonl"] {
@@ -132,7 +132,8 @@ pub fn read(state_dir: &Path) -> (Vec<Entry>, Unreadable) {
     (entries, unreadable)
 }
 
-/// What the history has of one target, oldest first, without lines that cannot be read. Lines without its id are not parsed.
+/// Entries of one target, oldest first, without unreadable lines. Lines that do not contain the id
+/// are not parsed.
 pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     for name in [OLDER, "history.jsonl"] {
@@ -145,13 +146,13 @@ pub fn of_target(state_dir: &Path, id: &str) -> Vec<Entry> {
     entries
 }
 
-/// Reads one of the history's files; nothing, if something else lies there.
+/// Reads one of the history's files; empty if the path is not a regular file.
 fn read_ours(path: &Path) -> Vec<u8> {
     let most = 64 * ROTATE_AT;
     again_base::sys::file::read_regular(path, most, nix::libc::O_NOFOLLOW).unwrap_or_default()
 }
 
-/// Adds the entries of one file, and counts its lines that cannot be read.
+/// Adds the entries of one file, and counts its unreadable lines.
 fn read_file(path: &Path, entries: &mut Vec<Entry>, unreadable: &mut Unreadable) {
     let text = read_ours(path);
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {

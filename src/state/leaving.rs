@@ -1,5 +1,4 @@
-//! Timers that are no longer on record, and what they leave: waiters to end, files to
-//! remove.
+//! Timers that are no longer on record, and what remains of them: waiters to end, files to remove.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +13,18 @@ use again_base::sys::clock::moment;
 use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::{is_alive, own_identity};
 
-/// How long a replaced waiter may take to end before it is killed.
+/// Time that a replaced waiter has to end before it is killed.
 const REPLACED_LIMIT: Duration = Duration::from_secs(1);
 
-/// Finishes what a replacement, a stop or a killed process has left of a target:
-/// ends the waiters of timers that are no longer on record, and removes files that
-/// nothing refers to. Call without the target's lock: a waiter may be waiting for it.
+/// Finishes what a replacement, a stop or a killed process has left of a target: ends the waiters
+/// of timers that are no longer on record, and removes files that nothing refers to. Call without
+/// the target's lock, because a waiter may be waiting for it.
 ///
-/// Returns the tokens of waiters that do not end. They start nothing all the same,
-/// and stay on the list. `is_interrupted` ends the waiting for them.
+/// Returns the tokens of waiters that do not end. They start nothing, and stay on the list.
+/// `is_interrupted` stops the wait for them.
 ///
 /// # Errors
-/// What failed on which file.
+/// The failed operation and its file.
 pub fn clean_up(
     store: &Store,
     id: &str,
@@ -41,7 +40,7 @@ pub fn clean_up(
         .record
         .leaving
         .iter()
-        // Replaced ourselves meanwhile: that is for our successor to finish.
+        // If this process itself was replaced meanwhile, its successor finishes this.
         .filter(|leaving| me.is_none() || leaving.waiter != me)
         .cloned()
         .collect();
@@ -54,7 +53,7 @@ pub fn clean_up(
     let mut locked = store.lock_existing(id)?;
     let before = locked.record.leaving.len();
     locked.record.leaving.retain(|one| {
-        // A foreign waiter is left to the next command in its own place.
+        // A foreign waiter is left to the next command in the waiter's own pid namespace.
         let stands = store.stands(id, &one.token, now.provenance(&one.boot, one.place), || {
             false
         });
@@ -69,7 +68,7 @@ pub fn clean_up(
     Ok(stayed)
 }
 
-/// Ends waiters, all at once, and removes the orders of those that have ended. The
+/// Ends waiters, all at the same time, and removes the orders of those that have ended. Returns the
 /// tokens of those that have not.
 pub fn dismiss_all(
     store: &Store,
@@ -99,14 +98,14 @@ pub fn dismiss_all(
         }
     }
     let stayed: Vec<String> = alive.iter().map(|(one, _)| one.token.clone()).collect();
-    // A foreign waiter finds for itself that it is no longer on record.
+    // A foreign waiter detects by itself that it is no longer on record.
     let has_gone = |one: &&Leaving| {
         let stands = store.stands(id, &one.token, provenance(one), || false);
         !stayed.contains(&one.token) && stands == Standing::Ended
     };
     for one in leaving.iter().filter(has_gone) {
         store.remove_order_file(id, &one.token);
-        // Its waiter may have died just before a start was on record.
+        // The waiter may have died just before it recorded a start.
         store.discount_lost(now, &one.token);
         if let Some(waiter) = one.waiter {
             store.forget_rerun(waiter, one.place);
@@ -116,9 +115,9 @@ pub fn dismiss_all(
 }
 
 impl Store {
-    /// Removes what a process leaves that was killed at the wrong moment: orders that no timer
-    /// refers to and no process holds, temporary files, and notes of reruns that have ended.
-    /// Call with the target's lock held: no other process writes to its directory then.
+    /// Removes what a process leaves if it is killed at the wrong moment: orders that no timer
+    /// refers to and no process holds, temporary files, and notes of reruns that have ended. Call
+    /// with the target's lock held, so that no other process writes to its directory.
     pub fn remove_strays(&self, record: &Record, now: &Moment) {
         let target = self.target_dir(&record.id);
         let is_known = |token: &str| record.tokens().any(|known| known == token);

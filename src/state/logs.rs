@@ -1,4 +1,4 @@
-//! The output of reruns: one file each, its name beginning with the time.
+//! The output of reruns: one file each, with a name that begins with the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -16,13 +16,13 @@ use again_base::directory::{Directory, Keeps};
 use again_base::model::{LogLimits, Walltime};
 use again_base::sys::localtime;
 
-/// The end of every log's name.
+/// Suffix of every log's name.
 pub const LOG_SUFFIX: &str = ".log";
 
-/// The least that is reserved for a log, in bytes.
+/// Minimum space reserved for a log, in bytes.
 const LEAST: u64 = 1 << 20;
 
-/// The directory of the logs, held open.
+/// Directory of the logs, held open.
 #[derive(Debug)]
 pub struct Logs<'a> {
     directory: &'a Path,
@@ -31,10 +31,10 @@ pub struct Logs<'a> {
 }
 
 impl<'a> Logs<'a> {
-    /// Opens the directory, which is made if it is missing.
+    /// Opens the directory, and creates it if it is missing.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem with the directory.
     pub fn open(directory: &'a Path, limits: LogLimits) -> Result<Self> {
         Ok(Logs {
             directory,
@@ -43,14 +43,14 @@ impl<'a> Logs<'a> {
         })
     }
 
-    /// Makes the file for the output of a target's rerun: its name begins with the time, so
-    /// that names sort by age. It is locked, and stays so until no process can write to it any
-    /// more: the lock goes with the descriptor, through exec and to children. Space is
-    /// reserved for as much as the `largest` of the others has, so that the rerun does not die
-    /// of a full disk at its first line.
+    /// Creates the file for the output of a target's rerun. Its name begins with the time, so that
+    /// names sort by age. The file stays locked until no process can write to it any more: the lock
+    /// belongs to the descriptor, which exec and children inherit. Space is reserved for as much as
+    /// the largest of the other logs has, so that a full disk does not kill the rerun at its first
+    /// line.
     ///
     /// # Errors
-    /// What cannot be made or had, and why.
+    /// The file that cannot be created, or the space that cannot be reserved, and the cause.
     pub fn create(
         &self,
         target: &str,
@@ -82,7 +82,7 @@ impl<'a> Logs<'a> {
         let _ = std::fs::remove_file(self.held.path().join(name));
     }
 
-    /// What is reserved for the next log, in bytes.
+    /// Space reserved for the next log, in bytes.
     fn to_reserve(&self, largest: u64) -> u64 {
         let most = match self.limits.each {
             0 => largest,
@@ -91,7 +91,7 @@ impl<'a> Logs<'a> {
         most.max(LEAST)
     }
 
-    /// The logs, the newest first.
+    /// All logs, the newest first.
     fn all(&self) -> Vec<Log> {
         let entries = std::fs::read_dir(self.held.path()).into_iter().flatten();
         let mut logs: Vec<Log> = entries
@@ -113,19 +113,19 @@ impl<'a> Logs<'a> {
         logs
     }
 
-    /// Removes the oldest logs that are more than are kept of a target, or of all, and
-    /// brings the others to their size. The logs `newest` stay even if the wall clock was
-    /// set back and their names sort before others. So do those of reruns that are under way. Returns
-    /// the size of the largest that stays, in bytes.
+    /// Removes the oldest logs in excess of the limits per target or for all targets, and trims the
+    /// others to their size. The `newest` logs stay even if the wall clock was set back and their
+    /// names sort before others. The logs of running reruns stay too. Returns the size of the
+    /// largest log that stays, in bytes.
     pub fn tidy(&self, newest: &[String]) -> u64 {
-        // Of those that were begun in one round, only the last of each target.
+        // Of the logs begun in one round, only the last of each target stays.
         let last: BTreeMap<&str, &str> = newest
             .iter()
             .map(|name| (target_of(name), name.as_str()))
             .collect();
         let newest: BTreeSet<&str> = last.into_values().collect();
         let mut logs = self.all();
-        // They count first.
+        // The newest count first.
         logs.sort_by_key(|log| !newest.contains(log.name.as_str()));
         let (mut of_target, mut bytes) = (BTreeMap::new(), 0_u64);
         let LogLimits { keep, each, all } = self.limits;
@@ -150,22 +150,22 @@ impl<'a> Logs<'a> {
     }
 }
 
-/// A log, as its directory shows it.
+/// Log file, as listed in its directory.
 #[derive(Debug)]
 struct Log {
     name: String,
     size: u64,
-    /// It has reserved space, as that of a rerun under way.
+    /// Whether the log has unused reserved space, as that of a running rerun has.
     has_room: bool,
 }
 
-/// How the id of a log's target begins.
+/// Beginning of the id of a log's target.
 fn target_of(name: &str) -> &str {
     let id = name.rsplit_once('-').map_or("", |(_, id)| id);
     id.strip_suffix(LOG_SUFFIX).unwrap_or(id)
 }
 
-/// Brings the log of a rerun that has ended to its size: [`fit`].
+/// Trims the log of a rerun that has ended: [`fit`].
 pub fn settle(path: &Path, most: u64) {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return;
@@ -187,8 +187,8 @@ pub fn discard(path: &Path) {
     }
 }
 
-/// Has the disk keep this much space for a file: fallocate(2). A file system that cannot
-/// tell is no reason to do without the file.
+/// Reserves this much disk space for a file with fallocate(2). A file system without support for
+/// that is not an error.
 fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
     const NOT_TO_BE_HAD: [Errno; 5] = [
         Errno::NOSPC,
@@ -204,9 +204,9 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
         })
 }
 
-/// Brings a log that no process writes to any more to its size: gives back what was reserved
-/// and not used, and cuts what is longer than `most` bytes, unless that is 0. Beginning and
-/// end stay, with a line in between that says so.
+/// Trims a log that no process writes to any more: frees unused reserved space, and cuts the log if
+/// it is longer than `most` bytes, unless that is 0. Beginning and end stay, with a line in between
+/// that says so.
 fn fit(path: &Path, most: u64) -> io::Result<()> {
     let mut options = File::options();
     let file = options
@@ -229,16 +229,16 @@ fn fit(path: &Path, most: u64) -> io::Result<()> {
         length
     };
     file.set_len(length)?;
-    // When the rerun last wrote, by which its end is known.
+    // The time of the rerun's last write, which shows when it ended.
     file.set_modified(modified)
 }
 
-/// Whether more space is kept for a file than it takes.
+/// Whether more space is reserved for a file than it uses.
 fn is_reserved(meta: &Metadata) -> bool {
     meta.blocks() * 512 > meta.len().next_multiple_of(1 << 16)
 }
 
-/// Moves the end of a file behind its beginning, without any more space. The new length.
+/// Moves the end of a file behind its beginning, without using more space. Returns the new length.
 fn cut(file: &File, length: u64, most: u64) -> io::Result<u64> {
     let line = |gone: u64| {
         format!("\n[again: {gone} bytes were cut out here, see max_log_size in again.toml(5)]\n")
@@ -260,7 +260,7 @@ fn cut(file: &File, length: u64, most: u64) -> io::Result<u64> {
     Ok(to)
 }
 
-/// `20261121T140307123-0123abcd-2-89abcdef.log`: one of ours, and nobody else's.
+/// Whether a name is that of one of our logs: `20261121T140307123-0123abcd-2-89abcdef.log`.
 pub fn is_log_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(LOG_SUFFIX) else {
         return false;

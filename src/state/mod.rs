@@ -1,5 +1,4 @@
-//! What is kept on disk: one record per target, one private order per timer,
-//! the history.
+//! State on disk: one record per target, one private order per timer, and the history.
 #![forbid(unsafe_code)]
 
 pub mod change;

@@ -4,21 +4,21 @@ use anyhow::Result;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The version written into records. A program that knows only a lower one leaves such a record alone, and so
-/// do its waiters: a change that raises this also has to give the timers of each target new waiters when it
-/// first writes that target's record, under the same lock.
+/// Version written into records. A program that knows only a lower one leaves such a record alone,
+/// and so do its waiters. A change that raises this must therefore also give the timers of each
+/// target new waiters when it first writes that target's record, under the same lock.
 pub const VERSION: u32 = 1;
 
 /// A value that carries the record's version.
 pub trait Versioned: DeserializeOwned {
-    /// That version.
+    /// Version of the record.
     fn version(&self) -> u32;
 }
 
 /// Reads a value from JSON.
 ///
 /// # Errors
-/// [`Newer`], also if it is of another shape; or what is wrong with it.
+/// [`Newer`] if the version is higher, whatever the shape of the value; otherwise the parse error.
 pub fn read<T: Versioned>(text: &[u8]) -> Result<T> {
     #[derive(Deserialize)]
     struct Version {
@@ -35,7 +35,7 @@ pub fn read<T: Versioned>(text: &[u8]) -> Result<T> {
     Ok(value?)
 }
 
-/// A version that this program does not know: a newer one wrote it.
+/// Version that this program does not know, because a newer program wrote the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newer(pub u32);
 

@@ -1,4 +1,4 @@
-//! The private part of a timer: what exactly is run again. Only its owner can read it.
+//! The private part of a timer: the command to run again. Only the owner can read it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::puppet::paths::Paths;
 use again_base::model::{Bytes, Identity, Kind, LogLimits, Span, Stuck};
 use again_base::sys::attributes::Attributes;
 
-/// What a waiter needs while it waits; kept small.
+/// Data that a waiter needs while it waits; kept small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// The state directory.
@@ -18,51 +18,51 @@ pub struct Ticket {
     pub name: String,
     /// The timer's token.
     pub token: String,
-    /// The run to wait for.
+    /// Run that has to end before the rerun starts.
     pub run: Option<Identity>,
-    /// The runs that asked before under the same name, to be waited for too.
+    /// Earlier runs that requested a rerun under the same name and also have to end first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Identity>,
 }
 
-/// The rerun itself.
+/// Command, environment and settings of a rerun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The record's version.
     pub version: u32,
-    /// What kind of run it is.
+    /// Kind of run.
     pub kind: Kind,
-    /// Paths of the program, tried in turn.
+    /// Program paths, tried in order.
     pub programs: Vec<Bytes>,
-    /// The command line.
+    /// Command line.
     pub arguments: Vec<Bytes>,
-    /// The working directory.
+    /// Working directory.
     pub directory: Bytes,
-    /// `NAME=VALUE` each. Not on disk with `save_environment = false`.
+    /// Environment, `NAME=VALUE` each. Not stored on disk with `save_environment = false`.
     pub environment: Option<Vec<Bytes>>,
-    /// Umask, limits, signals and so on.
+    /// Process attributes: umask, limits, signals and so on.
     pub attributes: Attributes,
-    /// A file to reopen as standard input; else /dev/null.
+    /// File to reopen as standard input; `None` means /dev/null.
     pub input: Option<Bytes>,
-    /// The command line of Puppet's that the arguments are taken to run, where they are a
-    /// wrapper (the setting `command`).
+    /// Puppet's command line, if `arguments` is a wrapper that is assumed to run it (the setting
+    /// `command`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wraps: Option<Vec<Bytes>>,
-    /// A manifest that must be there when the time comes.
+    /// Manifest that must exist when the rerun starts.
     pub manifest: Option<Bytes>,
-    /// Puppet's own files.
+    /// Paths of Puppet's own files.
     pub paths: Paths,
-    /// The daemon whose run asked, if one did.
+    /// Agent daemon whose run requested the rerun, if any.
     pub daemon: Option<Identity>,
-    /// What to do about a run that holds the agent's lock for too long.
+    /// Action for a run that holds the agent's lock for too long.
     pub stuck: Stuck,
-    /// Whether it waits for a slot of the fleet.
+    /// Whether the rerun waits for a slot of the fleet.
     pub slots: bool,
-    /// How long before a shutdown it is held.
+    /// Time before a shutdown during which the rerun is held.
     pub hold_before_shutdown: Span,
-    /// Where logs of reruns go.
+    /// Directory for the logs of reruns.
     pub log_dir: Bytes,
-    /// How much of them is kept.
+    /// Limits on the number and size of the logs that are kept.
     pub logs: LogLimits,
 }
 
@@ -72,17 +72,17 @@ impl Versioned for Order {
     }
 }
 
-/// What a target runs, for its owner to see also when nothing is pending.
+/// Command line of a target, which its owner can see even when nothing is pending.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandLine {
-    /// The words.
+    /// Arguments, the program first.
     pub arguments: Vec<Bytes>,
-    /// The working directory.
+    /// Working directory.
     pub directory: Bytes,
 }
 
 impl CommandLine {
-    /// That of an order, or one that was kept by itself: both are the last line.
+    /// Parses the last line of `text`, which is an order or a command line stored by itself.
     pub fn read(text: &[u8]) -> Option<Self> {
         let line = text.trim_ascii_end().rsplit(|&b| b == b'\n').next()?;
         serde_json::from_slice(line).ok()
@@ -92,7 +92,7 @@ impl CommandLine {
 /// Writes the ticket and the order as two lines of JSON.
 ///
 /// # Errors
-/// Those of serde_json, which these types do not provoke.
+/// Errors of serde_json, which these types do not provoke.
 pub fn encode(ticket: &Ticket, order: &Order) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(ticket)?;
     text.push(b'\n');
@@ -104,7 +104,7 @@ pub fn encode(ticket: &Ticket, order: &Order) -> serde_json::Result<Vec<u8>> {
 /// Reads back what [`encode`] wrote.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it; anything cut short is an error.
+/// A sentence that says what is wrong with the text; a truncated text is an error.
 pub fn decode(text: &[u8]) -> Result<(Ticket, Order), String> {
     let mut lines = text.split_inclusive(|&b| b == b'\n');
     let mut line = |what: &str| match lines.next().and_then(|line| line.strip_suffix(b"\n")) {

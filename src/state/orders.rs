@@ -1,4 +1,4 @@
-//! The private files of a target: an order for each timer, and its command line.
+//! Private files of a target: an order for each timer, and its command line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,12 +12,13 @@ use super::files::{self, Draft, GUARDED, cannot_write, read_bounded, token};
 use super::order::CommandLine;
 use super::store::{Store, is_id, names};
 
-/// A target's command line.
+/// File name of a target's command line.
 const COMMAND: &str = "command";
 
-/// Opens an order and locks it: for reading only, since a file that a waiter holds open for
-/// writing keeps a file system from being remounted read-only. On NFS, where flock(2) asks
-/// for a lock to write, that fails with EBADF (its section on NFS): there for writing too.
+/// Opens an order and locks it. The file is opened for reading only, because a file that a waiter
+/// holds open for writing keeps a file system from being remounted read-only. On NFS, flock(2)
+/// fails with EBADF unless the file is open for writing (see its section on NFS), so there it is
+/// opened for writing too.
 fn open_locked(path: &Path, lock: impl Fn(&File) -> io::Result<()>) -> io::Result<File> {
     let file = File::open(path)?;
     match lock(&file) {
@@ -30,11 +31,11 @@ fn open_locked(path: &Path, lock: impl Fn(&File) -> io::Result<()>) -> io::Resul
 }
 
 impl Store {
-    /// Writes a timer's order, readable by its owner only, and locks it. The lock goes with
-    /// the descriptor, to every process that holds a copy of it.
+    /// Writes a timer's order, readable by its owner only, and locks it. The lock belongs to the
+    /// descriptor, and so to every process that has a copy of it.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn write_order(&self, id: &str, token: &str, text: &[u8]) -> Result<File> {
         self.add_entry_to_index(id, token)?;
         let path = self.order_path(id, token);
@@ -53,8 +54,8 @@ impl Store {
             .map_err(|e| cannot_write(&path, e))
     }
 
-    /// Keeps a target's command line, unless it is kept already. A failure only means that
-    /// it cannot be shown.
+    /// Stores a target's command line, unless it is stored already. After a failure it merely
+    /// cannot be shown.
     pub fn keep_command(&self, id: &str, line: &CommandLine) {
         if self.command(id).is_none()
             && let Ok(text) = serde_json::to_vec(line)
@@ -70,24 +71,24 @@ impl Store {
         CommandLine::read(&read_bounded(&self.target_dir(id).join(COMMAND)).ok()?)
     }
 
-    /// A file without a name, in place of memory_file where that is refused: some filters of
-    /// system calls refuse memfd_create(2), and Linux before 3.17 has none.
+    /// Creates a file without a name, for use when memory_file is refused: some system call filters
+    /// refuse memfd_create(2), and Linux before 3.17 does not have it.
     ///
     /// # Errors
-    /// Those of open(2) and write(2).
+    /// Errors of open(2) and write(2).
     pub fn unnamed_order(&self, id: &str, text: &[u8]) -> io::Result<OwnedFd> {
-        // Named as an order is, so that it goes if we die at once.
+        // Named like an order, so that it is cleaned up if this process dies right now.
         let path = self.order_path(id, &token());
         let mut options = File::options();
         let mut file = files::open(&path, 0o600, options.write(true).create_new(true))?;
-        // Open for reading only, since a waiter holds it: see `write_order`.
+        // Opened for reading only, since a waiter holds it: see `write_order`.
         let readable = File::open(&path);
         std::fs::remove_file(&path)?;
         file.write_all(text)?;
         Ok(readable?.into())
     }
 
-    /// Where a timer's order is.
+    /// Path of a timer's order.
     pub fn order_path(&self, id: &str, token: &str) -> PathBuf {
         self.target_dir(id).join("orders").join(token)
     }
@@ -95,13 +96,13 @@ impl Store {
     /// Reads a timer's order.
     ///
     /// # Errors
-    /// Those of open(2) and read(2).
+    /// Errors of open(2) and read(2).
     pub fn read_order(&self, id: &str, token: &str) -> io::Result<Vec<u8>> {
         read_bounded(&self.order_path(id, token))
     }
 
-    /// Empties the order of a rerun that is to be ended: it is not to be started again, should it not have
-    /// begun yet.
+    /// Empties the order of a rerun that is to be ended, so that it is not started again if it has
+    /// not begun yet.
     pub fn empty_order(&self, id: &str, token: &str) {
         let mut options = File::options();
         let emptied = options.write(true).truncate(true).custom_flags(GUARDED);
@@ -115,19 +116,19 @@ impl Store {
         !order.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether an order still has its content: the rerun of its timer has not begun.
+    /// Whether an order still has its content, that is, the rerun of its timer has not begun.
     pub fn order_is_whole(&self, id: &str, token: &str) -> bool {
         let order = self.order_path(id, token).symlink_metadata();
         order.is_ok_and(|meta| meta.is_file() && meta.len() > 0)
     }
 
-    /// Whether a process may hold the lock on a timer's order, as far as that can be told now.
+    /// Whether a process may hold the lock on a timer's order, as far as can be seen now.
     pub fn order_may_be_held(&self, id: &str, token: &str) -> bool {
         files::may_be_locked(&self.order_path(id, token))
     }
 
-    /// Removes the file of a timer's order. Its entry in the index stays for as long as the record
-    /// has that timer or rerun: see [`Store::remove_strays`].
+    /// Removes the file of a timer's order. Its entry in the index stays while the record has that
+    /// timer or rerun: see [`Store::remove_strays`].
     pub fn remove_order_file(&self, id: &str, token: &str) {
         let _ = std::fs::remove_file(self.order_path(id, token));
     }
@@ -135,20 +136,20 @@ impl Store {
     /// Removes a timer's order once nothing refers to it.
     pub fn remove_order(&self, id: &str, token: &str) {
         self.remove_order_file(id, token);
-        // It may not be ours to remove.
+        // The caller may lack the right to remove it.
         if !self.has_order(id, token) {
             self.remove_entry(id, token);
         }
     }
 
-    /// Whether a process holds the lock on a timer's order: a living waiter, in any pid
-    /// namespace. `None` where that cannot be told.
+    /// Whether a process holds the lock on a timer's order, as a living waiter in any pid namespace
+    /// does. `None` if unknown.
     pub fn order_is_held(&self, id: &str, token: &str) -> Option<bool> {
         files::is_locked(&self.order_path(id, token))
     }
 
-    /// Whether a target has an order whose lock no process holds: its waiter has died, or its
-    /// rerun has ended.
+    /// Whether a target has an order whose lock no process holds: its waiter has died, or its rerun
+    /// has ended.
     pub fn has_loose_order(&self, id: &str) -> bool {
         let orders = self.target_dir(id).join("orders");
         let is_loose = |token: &str| self.order_is_held(id, token) == Some(false);

@@ -1,10 +1,10 @@
-//! Index of the targets with an order, so that commands need not read quiet targets.
+//! Index of the targets with an order, so that commands need not read idle targets.
 //!
-//! `pending/ID.TOKEN` exists for each order: created before the order, removed once the order is gone
-//! and the record names it no more. A process that dies in between leaves a surplus entry, never a
-//! missing one. `pending/whole-PLACE.BOOT`
-//! is there once the index was completed under that boot. Under any other boot, after an upgrade or
-//! a power failure, it is rebuilt from the directories and the records.
+//! `pending/ID.TOKEN` exists for each order: created before the order, removed once the order is
+//! gone and the record no longer names it. A process that dies in between leaves a surplus entry,
+//! never a missing one. `pending/whole-PLACE.BOOT` exists once the index was completed under that
+//! boot. Under any other boot, after an upgrade or a power failure, the index is rebuilt from the
+//! directories and the records.
 
 use std::collections::BTreeSet;
 use std::fs::{DirEntry, File};
@@ -19,14 +19,14 @@ use super::store::{Store, is_id, names};
 use again_base::directory::shown;
 use again_base::sys::clock::{boot_id, place};
 
-/// The directory.
+/// Directory of the index.
 const PENDING: &str = "pending";
-/// How the name of the file begins that says under which boot the index was completed here.
+/// Prefix of the name of the file that says under which boot the index was completed here.
 fn whole() -> String {
     format!("whole{}.", place().tag())
 }
 
-/// The target and the token of an entry.
+/// Splits the name of an entry into target and token.
 fn parse(name: &str) -> Option<(&str, &str)> {
     let (id, token) = name.split_once('.')?;
     (is_id(id) && is_id(token)).then_some((id, token))
@@ -37,15 +37,15 @@ impl Store {
         self.path().join(PENDING)
     }
 
-    /// The ids of the targets with an order, sorted: those with a timer, or with a rerun that was not yet seen to
-    /// have ended. Where the index cannot be relied on, those of all targets.
+    /// Ids of the targets with an order, sorted: those with a timer, or with a rerun that was not
+    /// yet seen to have ended. If the index is not reliable, the ids of all targets.
     pub fn pending(&self) -> Vec<String> {
         let indexed = self.make_index().and_then(|()| self.indexed());
         indexed.unwrap_or_else(|_| self.targets())
     }
 
-    /// Ids in the index, sorted. A long listing may pass over an entry while a target's one goes and
-    /// its next one comes, so it is listed twice.
+    /// Ids in the index, sorted. A long listing may miss a target if one of its entries is removed
+    /// and the next one is added meanwhile, so the directory is listed twice.
     fn indexed(&self) -> Result<Vec<String>> {
         let mut ids = BTreeSet::new();
         for _ in 0..2 {
@@ -74,11 +74,12 @@ impl Store {
         ids.into_iter().collect()
     }
 
-    /// Makes the index where it is not whole: from the directories and, since an order may be
+    /// Completes the index if it is not whole: from the directories and, since an order may be
     /// missing, from the records.
     ///
     /// # Errors
-    /// The first failure, or an unknown boot, under which nobody can tell whether it is whole.
+    /// The first failure, or an unknown boot, under which it cannot be told whether the index is
+    /// whole.
     fn make_index(&self) -> Result<()> {
         let boot = boot_id();
         ensure!(!boot.is_empty(), "the boot ID is unknown");
@@ -93,7 +94,7 @@ impl Store {
         {
             let mut tokens = listed(&self.target_dir(id).join("orders"))?;
             let record = match self.read(id) {
-                // One that is damaged or a newer version's names none.
+                // A damaged record, or one of a newer version, names no tokens.
                 Err(e) if !e.is::<io::Error>() => None,
                 read => read?,
             };
@@ -114,7 +115,7 @@ impl Store {
     /// Adds the entry of an order that is about to be written.
     ///
     /// # Errors
-    /// The file that cannot be written, and why.
+    /// The file that cannot be written, and the cause.
     pub(super) fn add_entry(&self, id: &str, token: &str) -> Result<()> {
         create(&self.index().join(format!("{id}.{token}")))
     }
@@ -133,7 +134,7 @@ impl Store {
         let _ = std::fs::remove_file(self.index().join(format!("{id}.{token}")));
     }
 
-    /// Removes all entries of a target. Call with its lock held, and with nothing on its record.
+    /// Removes all entries of a target. Call with its lock held and an empty record.
     pub(super) fn remove_entries(&self, id: &str) {
         for name in names(&self.index()) {
             if let Some((of, token)) = parse(&name)
@@ -145,7 +146,7 @@ impl Store {
     }
 
     /// Removes the entries of a target's orders that are gone and that nothing refers to. Call with
-    /// the target's lock held: nobody is about to write one then.
+    /// the target's lock held, so that no other process is about to write an order.
     pub(super) fn remove_stray_entries(&self, id: &str, is_known: impl Fn(&str) -> bool) {
         for name in names(&self.index()) {
             if let Some((of, token)) = parse(&name)
@@ -159,7 +160,7 @@ impl Store {
     }
 }
 
-/// Makes an empty file, if it is not there.
+/// Creates an empty file, unless it exists.
 fn create(path: &Path) -> Result<()> {
     let mut options = File::options();
     match files::open(path, 0o644, options.write(true).create_new(true)) {
@@ -168,7 +169,7 @@ fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// The names in a directory that are UTF-8; none where it is missing.
+/// Names in a directory that are UTF-8; none if the directory is missing.
 fn listed(directory: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(directory) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -14,7 +14,7 @@ use again_base::model::{
 };
 use again_base::schema::origin::{Lineage, Taken, Trigger};
 
-/// Where a request came from.
+/// Origin of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -27,66 +27,66 @@ pub enum Origin {
 /// A pending request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timer {
-    /// Tells this request from an earlier or later one of the same name.
+    /// Token that distinguishes this request from an earlier or later one of the same name.
     pub token: String,
-    /// The chain's id.
+    /// Id of the chain.
     pub chain: String,
-    /// The number its rerun will have in the chain; the first run is 1.
+    /// Number of the rerun in the chain; the first run is 1.
     pub run: u32,
-    /// Where the request came from.
+    /// Origin of the request.
     pub origin: Origin,
-    /// The resource that asked, by its own account.
+    /// Resource that requested the rerun, according to itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// The least wait.
+    /// Minimum wait.
     pub delta: Span,
-    /// What was drawn on top of it.
+    /// Random jitter, added to `delta`.
     pub jitter: Span,
-    /// From when on both count.
+    /// Moment from which delta and jitter count.
     pub base: Base,
-    /// When it was asked for.
+    /// Time of the request.
     pub requested: Moment,
-    /// The run that asked, which has to end first.
+    /// Run that requested the rerun and has to end first.
     pub waits_for: Option<Identity>,
-    /// The promises that it takes over from older requests of its name, by other runs.
+    /// Promises taken over from older requests of the same name, by other runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<Promise>,
-    /// When it is due, once known. On the clock of `boot`.
+    /// Due time, once known, on the clock of `boot`.
     pub due: Option<Boottime>,
-    /// The same on the wall clock as it stood then, for people and for after a reboot.
+    /// Due time on the wall clock at that moment, for people and for use after a reboot.
     pub due_wall: Option<Walltime>,
-    /// A person asked not to wait for it.
+    /// Whether a person asked to skip the wait.
     pub hurry: bool,
-    /// How much of its wait the cap has added (`on_cap = wait`).
+    /// Part of the wait that the cap has added (`on_cap = wait`).
     pub put_off: Span,
-    /// Why it is held although it is due.
+    /// Reason why the rerun is held although it is due.
     pub held: Option<String>,
-    /// What it waits for although it is due.
+    /// Obstacle that the rerun waits for although it is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// The waiter, and under which boot.
+    /// Waiter process, under `boot`.
     pub waiter: Option<Identity>,
-    /// The boot under which `waiter`, `waits_for` and `due` mean something.
+    /// Boot under which `waiter`, `waits_for` and `due` are valid.
     pub boot: String,
-    /// Where its waiter is.
+    /// Pid namespace of the waiter.
     pub place: Place,
-    /// The cap it is subject to.
+    /// Cap on the target's reruns.
     pub cap: Cap,
-    /// The most reruns of all targets together within the cap's window.
+    /// Maximum number of reruns of all targets together within the cap's window.
     pub max_runs_total: u32,
-    /// What it does at the cap.
+    /// Action when the cap is reached.
     pub on_cap: OnCap,
-    /// The systemd scope the waiter sits in, if any.
+    /// systemd scope of the waiter, if any.
     pub scope: Option<String>,
-    /// Where the run that asked comes from, if other nodes asked for it.
+    /// Lineage of the requesting run, if other nodes requested that run.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,
-    /// The triggers of other nodes that wait in it.
+    /// Triggers of other nodes that wait in this timer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<Taken>,
 }
 
-/// What a waiter waits for, where others cannot find it out by themselves.
+/// Obstacle of a waiter, if other processes cannot detect it themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// Kind of the obstacle.
@@ -98,18 +98,18 @@ pub struct Waits {
 /// A promise to a run whose request another run's newer request has replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// The run, which has to end first too; none if its machine was rebooted since.
+    /// Run, which has to end first too; None if its machine was rebooted since.
     pub run: Option<Identity>,
-    /// When that was due, if it was known.
+    /// Due time of the promised rerun, if known.
     pub due: Option<Boottime>,
-    /// The least wait.
+    /// Minimum wait.
     pub delta: Span,
-    /// What was drawn on top of it.
+    /// Random jitter, added to `delta`.
     pub jitter: Span,
 }
 
 impl Promise {
-    /// Limits its due time to its whole wait from now on.
+    /// Limits the due time to the whole wait from now on.
     pub fn limit(&mut self, now: &Moment) {
         let latest = now.uptime + (self.delta + self.jitter);
         self.due = self.due.map(|due| due.min(latest));
@@ -117,18 +117,18 @@ impl Promise {
 }
 
 impl Timer {
-    /// Where its waiter is, seen from here.
+    /// Provenance of the waiter, seen from here.
     pub fn provenance(&self, now: &Moment) -> Provenance {
         now.provenance(&self.boot, self.place)
     }
 
-    /// The runs that have to end first.
+    /// Runs that have to end first.
     pub fn runs(&self) -> impl Iterator<Item = Identity> {
         let others = self.promises.iter().filter_map(|promise| promise.run);
         self.waits_for.into_iter().chain(others)
     }
 
-    /// The cap over all targets together that it is subject to.
+    /// Cap over all targets together that applies to this timer.
     pub fn total(&self) -> Cap {
         Cap {
             max_runs: self.max_runs_total,
@@ -137,7 +137,7 @@ impl Timer {
         }
     }
 
-    /// The parts of it that `again now` changes, under the boot it was set in.
+    /// Fields that `again now` changes, under the boot in which they were set.
     pub fn pending(&self) -> Pending {
         Pending {
             due: self.due,
@@ -147,7 +147,7 @@ impl Timer {
         }
     }
 
-    /// What is left of its wait, for a new waiter.
+    /// Remaining wait, for a new waiter.
     pub fn wait(&self, now: &Moment) -> Wait {
         let promised = |what: fn(&Promise) -> Span| self.promises.iter().map(what);
         Wait {
@@ -158,7 +158,7 @@ impl Timer {
             },
             due: self.due,
             due_wall: self.due_wall.and_then(|wall| {
-                // Of all promises, the latest.
+                // The latest of all promises.
                 let mut dues = self.promises.iter().map(|promise| promise.due);
                 let latest = dues.try_fold(self.due?, |due, other| Some(due.max(other?)));
                 Some(wall + latest?.since(self.due?))
@@ -169,7 +169,7 @@ impl Timer {
         }
     }
 
-    /// Takes over those parts after a change.
+    /// Sets the fields of [`Timer::pending`] after a change.
     pub fn set_pending(&mut self, pending: Pending, now: &Moment) {
         self.due = pending.due;
         self.due_wall = pending.due.map(|due| now.wall + due.since(now.uptime));
@@ -186,47 +186,47 @@ impl Timer {
 /// A rerun that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
-    /// The process that the waiter became.
+    /// Process of the rerun, formerly the waiter's.
     pub process: Identity,
-    /// The token of its timer.
+    /// Token of the timer.
     pub token: String,
     /// The chain.
     pub chain: String,
-    /// Its number in the chain.
+    /// Number of the rerun in the chain.
     pub run: u32,
-    /// The timer it came from.
+    /// Timer that started the rerun.
     pub timer: String,
-    /// When it started.
+    /// Start time.
     pub started: Moment,
-    /// The file with its output.
+    /// Log file with the output.
     pub log: String,
-    /// Why there is none, if its output is lost.
+    /// Reason why there is no log, if the output is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_lost: Option<String>,
-    /// How large that may be once it has ended, in bytes; 0 is no limit.
+    /// Maximum size of the log once the rerun has ended, in bytes; 0 is no limit.
     pub log_limit: u64,
-    /// Puppet's summary, by which its outcome can be told.
+    /// Puppet's summary file, which shows the outcome.
     pub lastrunfile: Option<String>,
-    /// Who ended it before its time, and how.
+    /// User who ended the rerun early, and the way.
     pub stopped: Option<String>,
-    /// The process that sees whether it gets Puppet's lock, and settles it if it is skipped.
+    /// Process that checks whether the rerun gets Puppet's lock, and settles it if it is skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observer: Option<Identity>,
-    /// Where it comes from, if other nodes asked for it.
+    /// Lineage of the rerun, if other nodes requested it.
     #[serde(default, skip_serializing_if = "Lineage::is_empty")]
     pub lineage: Lineage,
-    /// The state to go back to if its process dies before it begins. A process that records this empties
-    /// its order as its last call before exec, so that a whole order proves that nothing began.
+    /// State to restore if the process dies before the rerun begins. A process that records this
+    /// empties its order as its last call before exec, so a whole order proves that nothing began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_start: Option<Box<BeforeStart>>,
 }
 
-/// The parts of the record that a start replaced.
+/// Parts of the record that a start replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeforeStart {
-    /// The timer, with the number that its rerun has.
+    /// Timer, with the number of its rerun.
     pub timer: Timer,
-    /// The newest known run before it.
+    /// Newest known run before the rerun.
     pub seen_run: Option<Moment>,
 }
 
@@ -235,40 +235,40 @@ pub struct BeforeStart {
 pub struct Ended {
     /// The rerun.
     pub rerun: Running,
-    /// How it went.
+    /// Outcome of the rerun.
     pub outcome: Outcome,
-    /// The evidence of that.
+    /// Evidence for the outcome.
     pub evidence: String,
-    /// When it ended, as near as its traces tell.
+    /// End time, as precisely as the traces show.
     pub ended: Option<Walltime>,
-    /// When it was seen that it had ended.
+    /// Time at which the end was noticed.
     pub noticed: Moment,
 }
 
-/// The end of a run that asked for reruns.
+/// End of a run that requested reruns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {
     /// The run.
     pub run: Identity,
-    /// The boot under which it ran.
+    /// Boot under which the run ran.
     pub boot: String,
-    /// When the first of its waiters saw that it had ended.
+    /// Time at which the first of its waiters noticed the end.
     pub at: Boottime,
 }
 
-/// How many ends of runs are remembered.
+/// Number of ends of runs that are kept.
 const RUN_ENDS_KEPT: usize = 8;
 
-/// A timer that is no longer on record, while its waiter may still live.
+/// Timer that is no longer on record, while its waiter may still live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
-    /// Its token.
+    /// Token of the timer.
     pub token: String,
-    /// Its waiter.
+    /// Waiter process.
     pub waiter: Option<Identity>,
-    /// The boot under which the waiter means something.
+    /// Boot under which `waiter` is valid.
     pub boot: String,
-    /// Where the waiter is.
+    /// Pid namespace of the waiter.
     pub place: Place,
 }
 
@@ -284,20 +284,20 @@ impl From<&Timer> for Leaving {
 }
 
 impl Running {
-    /// Where it is, seen from here.
+    /// Provenance of the rerun, seen from here.
     pub fn provenance(&self, now: &Moment) -> Provenance {
         now.provenance(&self.started.boot, self.started.place)
     }
 }
 
 impl Ended {
-    /// When it ended if that is known, else when that was noticed.
+    /// End time if known, otherwise the time at which the end was noticed.
     pub fn moment(&self) -> Moment {
         let noticed = &self.noticed;
         let ago = self
             .ended
             .map_or(Span::ZERO, |ended| noticed.wall.since(ended));
-        // Within this boot only is there a time to count back to.
+        // Only within this boot can the time be counted back.
         let since_start = noticed.uptime.since(self.rerun.started.uptime);
         let is_within = self.rerun.started.boot == noticed.boot && ago <= since_start;
         let back = if is_within { ago } else { Span::ZERO };
@@ -309,97 +309,97 @@ impl Ended {
     }
 }
 
-/// The start of a rerun, as the cap counts it.
+/// Start of a rerun, counted by the cap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// Time of that.
+    /// Time of the start.
     pub at: Moment,
-    /// In which chain.
+    /// Chain of the rerun.
     pub chain: String,
-    /// Its number in the chain.
+    /// Number of the rerun in the chain.
     pub run: u32,
-    /// No longer counted: `again reset`. Its number in the chain stays taken.
+    /// Whether `again reset` excluded the start from the count. Its number in the chain stays used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forgotten: bool,
 }
 
-/// The last request that was refused.
+/// Last request that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Time of that.
+    /// Time of the refusal.
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// Why, by [`Refusal::kind`].
+    /// Kind of the refusal: [`Refusal::kind`].
     pub kind: String,
-    /// The cause, for people.
+    /// Cause, for people.
     pub reason: String,
 }
 
 impl Refused {
-    /// The line that was printed, or logged.
+    /// Message that was printed or logged, without the program name.
     pub fn line(&self) -> String {
         format!("{}: {}", outcome_of(&self.kind), self.reason)
     }
 }
 
-/// The last timer that ended without a rerun of its own.
+/// Last timer that ended without a rerun of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// Time of that.
+    /// Time of that end.
     pub at: Moment,
     /// The timer's name.
     pub timer: String,
-    /// Kind of its end: satisfied, stopped with its service, failed, lost.
+    /// Kind of the end: satisfied, stopped with its service, failed, lost.
     pub what: What,
     /// Reason in words.
     pub reason: String,
 }
 
-/// Everything public about a target.
+/// Public record of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The record's version.
     pub version: u32,
     /// The target's id.
     pub id: String,
-    /// What is run again.
+    /// Kind of run.
     pub kind: Kind,
     /// User id of the owner.
     pub uid: u32,
-    /// After how long a run of it is stuck: Puppet's `runtimeout`, or two hours.
+    /// Time after which a run of this target is stuck: Puppet's `runtimeout`, or two hours.
     pub stuck_after: Span,
-    /// The agent's lock: `runtimeout` counts from when a run took it.
+    /// Agent's lock file: `runtimeout` counts from the moment a run acquired it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<Bytes>,
-    /// The starts of reruns, oldest first, which the cap counts.
+    /// Starts of reruns, oldest first, which the cap counts.
     pub starts: Vec<Start>,
     /// Pending timers by name.
     pub timers: BTreeMap<String, Timer>,
-    /// Timers that were replaced or stopped, until their waiters have ended. A process that
-    /// dies between taking a timer off the record and ending its waiter leaves the timer here.
+    /// Timers that were replaced or stopped, until their waiters have ended. If a process dies
+    /// after it removed a timer from `timers` and before it ended the waiter, the timer stays here.
     pub leaving: Vec<Leaving>,
-    /// When runs that asked were seen to have ended, newest last: one moment for all
-    /// the timers of a run.
+    /// Times at which requesting runs were seen to have ended, newest last: one moment for all
+    /// timers of a run.
     pub run_ends: Vec<RunEnd>,
     /// Reruns that were started and not yet seen to have ended, newest last.
     pub running: Vec<Running>,
-    /// The newest rerun that was seen to have ended.
+    /// Newest rerun that was seen to have ended.
     pub last: Option<Ended>,
-    /// The newest refusal.
+    /// Newest refusal.
     pub refused: Option<Refused>,
-    /// The newest timer that ended without a rerun.
+    /// Newest timer that ended without a rerun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<Missed>,
-    /// The newest known start of a run of this target, a rerun or not.
+    /// Newest known start of a run of this target, whether a rerun or not.
     pub seen_run: Option<Moment>,
-    /// The triggers that were taken, the newest of each sender and name.
+    /// Accepted triggers, the newest of each sender and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numbers: Vec<Trigger>,
-    /// The newest runs of others that did the job of triggers, by the start of their processes.
+    /// Newest runs of others that did the job of triggers, by the start of their processes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub served: Vec<Taken>,
-    /// The boot under which that was.
+    /// Boot under which `served` is valid.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub served_boot: String,
 }
@@ -410,16 +410,17 @@ impl Versioned for Record {
     }
 }
 
-/// After how long a run counts as stuck if its target has no `runtimeout`.
+/// Time after which a run counts as stuck if its target has no `runtimeout`.
 fn stuck_after() -> Span {
     Span::from_secs(2 * 3600)
 }
 
-/// How many starts are remembered at least, whatever the cap: it may be raised. Each is read and written with every request.
+/// Minimum number of starts that are kept, whatever the cap, because it may be raised. All of them
+/// are read and written with every request.
 const STARTS_KEPT: usize = 20;
 
 impl Record {
-    /// The record of a target nothing is known about yet.
+    /// Record of a target about which nothing is known yet.
     pub fn new(id: &str, kind: Kind, uid: u32) -> Self {
         Record {
             version: VERSION,
@@ -443,12 +444,12 @@ impl Record {
         }
     }
 
-    /// Takes over Puppet's own limit of a run's time, where there is one.
+    /// Sets `stuck_after` from Puppet's own limit of a run's time, if there is one.
     pub fn set_run_timeout(&mut self, limit: Option<Span>) {
         self.stuck_after = limit.unwrap_or_else(stuck_after);
     }
 
-    /// Notes that a request, or a timer that was due, was refused.
+    /// Records that a request, or a timer that was due, was refused.
     pub fn note_refused(&mut self, timer: &str, refusal: &Refusal, at: Moment) {
         self.refused = Some(Refused {
             at,
@@ -458,7 +459,7 @@ impl Record {
         });
     }
 
-    /// Notes that a timer ended without a rerun.
+    /// Records that a timer ended without a rerun.
     pub fn note_missed(&mut self, timer: &str, what: What, reason: &str, at: Moment) {
         self.missed = Some(Missed {
             at,
@@ -468,7 +469,7 @@ impl Record {
         });
     }
 
-    /// Notes that a rerun starts. The cap needs no more than its own number of starts.
+    /// Records the start of a rerun. Keeps at least as many starts as the cap counts.
     pub fn note_start(&mut self, running: Running, cap: Cap) {
         self.starts.push(Start {
             at: running.started.clone(),
@@ -483,7 +484,7 @@ impl Record {
         self.running.push(running);
     }
 
-    /// Takes over a rerun under way that the record has lost.
+    /// Adds a running rerun that the record has lost.
     pub fn note_running(&mut self, run: Running) {
         let start = Start {
             at: run.started.clone(),
@@ -501,8 +502,8 @@ impl Record {
         }
     }
 
-    /// When a run ended: as the first waiter that saw it recorded it, or `now`, which is then
-    /// recorded.
+    /// End time of a run: the one recorded by the first waiter that noticed it, or else `now`,
+    /// which is then recorded.
     pub fn run_end(&mut self, run: Identity, boot: &str, now: Boottime) -> Boottime {
         let known = self
             .run_ends
@@ -521,7 +522,7 @@ impl Record {
         now
     }
 
-    /// Takes a timer off the record; its waiter has yet to be ended.
+    /// Removes a timer from the record; its waiter has yet to be ended.
     pub fn take_timer(&mut self, name: &str) -> Option<Timer> {
         let timer = self.timers.remove(name)?;
         self.leaving.push(Leaving::from(&timer));
@@ -536,16 +537,15 @@ impl Record {
         timers.chain(leaving).chain(running).map(String::as_str)
     }
 
-    /// When the reruns started that the cap counts.
+    /// Start times of the reruns that the cap counts.
     pub fn moments(&self) -> impl Iterator<Item = &Moment> {
         let counted = self.starts.iter().filter(|start| !start.forgotten);
         counted.map(|start| &start.at)
     }
 
-    /// The number that the next rerun of a chain gets, if its request is known to
-    /// come from the run before `least`.
+    /// Number of the next rerun of a chain, at least `least`.
     ///
-    /// Two requests of one run lead to two reruns, and each has a number of its own.
+    /// Two requests of one run lead to two reruns with different numbers.
     pub fn next_number(&self, chain: &str, least: u32) -> u32 {
         self.starts
             .iter()
@@ -556,7 +556,7 @@ impl Record {
             .max(least)
     }
 
-    /// Notes that a run of this target started.
+    /// Records the start of a run of this target.
     pub fn note_run(&mut self, started: &Moment) {
         let newer = self
             .seen_run
@@ -567,7 +567,7 @@ impl Record {
         }
     }
 
-    /// Takes out the reruns under way of which this is true, oldest first.
+    /// Removes and returns the running reruns for which `of` is true, oldest first.
     pub fn take_runs(&mut self, of: impl Fn(&Running) -> bool) -> Vec<Running> {
         let (taken, still): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(of);

@@ -1,4 +1,4 @@
-//! Which target the process of a rerun belongs to, for the requests that come from below it.
+//! Notes on the target of each rerun's process, for requests from below that process.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,47 +15,47 @@ use super::store::{Store, names};
 use again_base::model::{Identity, Moment, Place, Provenance};
 use again_base::sys::process::is_alive;
 
-/// Which target a rerun belongs to.
+/// Note on the target of a rerun's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
     /// The rerun's process.
     pub process: Identity,
-    /// The boot it runs under.
+    /// Boot under which the process runs.
     pub boot: String,
-    /// Where the process is.
+    /// Pid namespace of the process.
     pub place: Place,
     /// The target's id.
     pub target: String,
     /// The chain.
     pub chain: String,
-    /// Its number in the chain.
+    /// Number of the rerun in the chain.
     pub run: u32,
-    /// The timer it came from.
+    /// Timer that started the rerun.
     pub timer: String,
-    /// The agent daemon whose run began the chain, if one did.
+    /// Agent daemon whose run began the chain, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<Identity>,
-    /// The entry in its target's record, kept here in case the record is lost. None for a run
-    /// of a driver.
+    /// Entry in the target's record, kept here in case the record is lost. None for a run of a
+    /// driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<Running>,
 }
 
 impl Store {
-    /// Notes to which target the process of a rerun belongs.
+    /// Notes the target of a rerun's process.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn note_rerun(&self, rerun: &Rerun) -> Result<()> {
         let path = self.rerun_path(rerun.process, rerun.place);
         let text = serde_json::to_vec(rerun)?;
-        // Nobody asks for it before the rerun is there to ask, and it means
-        // nothing under another boot: neither a rename nor a sync is worth its time.
+        // Nobody reads the note before the rerun itself sends requests, and the note means nothing
+        // under another boot: neither a rename nor a sync is worth its time.
         let mut options = File::options();
         let anew = options.write(true).create(true).truncate(true);
         let anew = anew.custom_flags(GUARDED);
         let file = files::open(&path, 0o644, anew).or_else(|e| {
-            // Its directory may have gone since it was made.
+            // The directory may have been removed since it was created.
             if e.kind() == io::ErrorKind::NotFound {
                 self.below("reruns").map_err(io::Error::other)?;
                 return files::open(&path, 0o644, anew);
@@ -69,31 +69,31 @@ impl Store {
             })
     }
 
-    /// Of two processes with one pid, in two places, each has a note of its own.
+    /// Path of a note. Two processes with the same pid in two pid namespaces have different notes.
     fn rerun_path(&self, who: Identity, place: Place) -> PathBuf {
         let name = format!("{}{}", who.pid, place.tag());
         self.path().join("reruns").join(name)
     }
 
-    /// The note of a process.
+    /// Note of a process.
     fn rerun_note(&self, who: Identity, place: Place) -> Option<(PathBuf, Rerun)> {
         let path = self.rerun_path(who, place);
         let rerun = read_rerun(&path).filter(|rerun| rerun.process == who)?;
         Some((path, rerun))
     }
 
-    /// The rerun that the process `who` is, if it is one.
+    /// Note of the rerun whose process is `who`, if any.
     pub fn rerun_of(&self, who: Identity, now: &Moment) -> Option<Rerun> {
         let (_, rerun) = self.rerun_note(who, now.place)?;
         let is_here = match now.provenance(&rerun.boot, rerun.place) {
-            // It lives, and its start time is the note's.
+            // The process lives, and its start time is the note's.
             Provenance::Here | Provenance::UnknownBoot => true,
             Provenance::OtherBoot | Provenance::Foreign(_) => false,
         };
         is_here.then_some(rerun)
     }
 
-    /// Whether the process of a note under another boot, or one that is not known, may live.
+    /// Whether the process of a note under another or an unknown boot may live.
     pub(super) fn may_live(&self, rerun: &Rerun, provenance: Provenance) -> bool {
         let lives = || is_alive(rerun.process);
         match &rerun.running {
@@ -104,7 +104,7 @@ impl Store {
         }
     }
 
-    /// The reruns of a target that may be under way, by their own notes.
+    /// Reruns of a target that may be running, from their own notes.
     pub(super) fn noted_reruns(&self, id: &str, now: &Moment) -> Vec<Running> {
         let reruns = self.path().join("reruns");
         let noted = names(&reruns).filter_map(|name| read_rerun(&reruns.join(name)));
@@ -118,7 +118,7 @@ impl Store {
         running.filter(may_live).collect()
     }
 
-    /// Forgets the process of a rerun that has ended.
+    /// Removes the note of a rerun that has ended.
     pub fn forget_rerun(&self, who: Identity, place: Place) {
         if let Some((path, _)) = self.rerun_note(who, place) {
             let _ = std::fs::remove_file(path);
@@ -130,7 +130,8 @@ pub(super) fn read_rerun(path: &Path) -> Option<Rerun> {
     serde_json::from_slice(&read_bounded(path).ok()?).ok()
 }
 
-/// The note of a rerun is written by that very process.
+/// Whether the process that wrote an unreadable note is gone: each rerun's process writes its own
+/// note.
 pub(super) fn is_unfinished_by_the_dead(name: &str, now: &Moment) -> bool {
     let pid = name.strip_suffix(&now.place.tag()).unwrap_or(name);
     pid.parse().is_ok_and(|pid: i32| {

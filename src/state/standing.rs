@@ -1,4 +1,4 @@
-//! Whether a timer's waiter or a rerun on record lives.
+//! Liveness of a timer's waiter or of a rerun on record.
 
 use super::record::{Running, Timer};
 use super::store::Store;
@@ -6,24 +6,26 @@ use again_base::model::{Foreign, Identity, Moment, Provenance};
 use again_base::sys::clock;
 use again_base::sys::process::is_alive;
 
-/// How a process on record stands.
+/// Liveness of a process on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It lives.
+    /// The process lives.
     Alive,
-    /// It has ended.
+    /// The process has ended.
     Ended,
-    /// It is foreign: it cannot be seen from here, and is not ended, settled or resumed here.
+    /// The process is foreign: it cannot be seen from here, and is not ended, settled or resumed
+    /// here.
     Foreign {
-        /// Where it comes from.
+        /// Origin of the process.
         whose: Foreign,
-        /// It may live: a process holds its lock, or the lock cannot be seen.
+        /// Whether the process may live: some process holds its lock, or the lock cannot be seen.
         may_live: bool,
     },
 }
 
-/// Whose something foreign is that was written under this boot, in words: `another machine's`.
-/// What another machine wrote may be our own, of an earlier boot, if our id changes with each.
+/// Owner in words of something foreign that was written under `boot`, such as `another machine's`.
+/// A record of another machine may be this machine's own, from an earlier boot, if the machine id
+/// changes with each boot.
 pub fn owner(whose: Foreign, boot: &str, now: &Moment) -> String {
     if whose == Foreign::Boot && now.may_be_under(boot) {
         return "owned by a process whose boot ID is unknown".to_owned();
@@ -37,7 +39,7 @@ pub fn owner(whose: Foreign, boot: &str, now: &Moment) -> String {
 }
 
 impl Running {
-    /// The process whose end settles it: its observer's, if that outlives it.
+    /// Process whose end settles the rerun: its observer's, if that outlives the rerun.
     pub fn last_process(&self) -> Identity {
         let observer = self.observer.filter(|observer| is_alive(*observer));
         let is_over = |_: &Identity| !is_alive(self.process);
@@ -46,21 +48,21 @@ impl Running {
 }
 
 impl Store {
-    /// Whether a rerun is under way. Here its process decides, and its observer, which may
-    /// have to settle it: a daemon that it started may hold its lock for longer.
+    /// Liveness of a rerun. Here its process decides, and its observer, which may have to settle
+    /// it; the lock does not, because a daemon that the rerun started may hold it for longer.
     pub fn rerun_stands(&self, id: &str, run: &Running, now: &Moment) -> Standing {
         let alive = || is_alive(run.process) || run.observer.is_some_and(is_alive);
         self.stands(id, &run.token, run.provenance(now), alive)
     }
 
-    /// Whether a timer has a waiter. Its process may be hidden from us, its lock is not.
+    /// Liveness of a timer's waiter. Its process may be hidden from us, its lock is not.
     pub fn waiter_stands(&self, id: &str, timer: &Timer, now: &Moment) -> Standing {
         let is_held = || self.order_is_held(id, &timer.token) == Some(true);
         let alive = || timer.waiter.is_some_and(is_alive) || is_held();
         self.stands(id, &timer.token, timer.provenance(now), alive)
     }
 
-    /// How the process stands that had this order's lock. `is_alive` compares pid and start time.
+    /// Liveness of the process that held this order's lock. `is_alive` compares pid and start time.
     pub fn stands(
         &self,
         id: &str,
@@ -88,15 +90,15 @@ impl Store {
         }
     }
 
-    /// Whether a rerun on record, whose process has ended, died before it began: here and under this boot, with
-    /// its order whole.
+    /// Whether a rerun on record, whose process has ended, died before it began: here, under this
+    /// boot, and with its order whole.
     pub fn never_began(&self, id: &str, run: &Running, now: &Moment) -> bool {
         run.before_start.is_some()
             && run.provenance(now) == Provenance::Here
             && self.order_is_whole(id, &run.token)
     }
 
-    /// Whether an order has been removed. Another user may not look, and cannot tell.
+    /// Whether an order has been removed. False for another user, who may not look.
     fn is_gone(&self, id: &str, token: &str) -> bool {
         let looked = self.order_path(id, token).symlink_metadata();
         looked.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)

@@ -1,19 +1,19 @@
-//! The state directory: one folder per target, changed only under its lock, and
-//! only by writing a new file and renaming it over the old one.
+//! The state directory: one folder per target, changed only under its lock, and only by writing a
+//! new file and renaming it over the old one.
 //!
 //! ```text
-//! targets/ID/state.json    what anyone may see
-//! targets/ID/command       the command line, for its owner alone
+//! targets/ID/state.json    public record
+//! targets/ID/command       command line, readable by its owner only
 //! targets/ID/lock          held while state.json is read and replaced
-//! targets/ID/orders/TOKEN  command line and environment of one timer; its waiter holds a lock on it
-//! pending/ID.TOKEN         there for each order, see `pending`
-//! upkeep/                  what the upkeep of the logs knows, see `upkeep`
-//! starts                   when reruns of all targets started, see `together`
-//! reruns/PID               which target a rerun belongs to
-//! triggered/ID             there for each target that took triggers of other nodes, see `triggered`
+//! targets/ID/orders/TOKEN  command line and environment of one timer, locked by its waiter
+//! pending/ID.TOKEN         exists for each order, see `pending`
+//! upkeep/                  state of the upkeep of the logs, see `upkeep`
+//! starts                   start times of reruns of all targets, see `together`
+//! reruns/PID               target of a rerun's process
+//! triggered/ID             exists for each target that accepted triggers, see `triggered`
 //! drivers/                 converge drivers, see `driver`
-//! history.jsonl            what became of every request
-//! disabled                 there while requests are refused
+//! history.jsonl            events of every request
+//! disabled                 exists while requests are refused
 //! ```
 
 use std::cell::OnceCell;
@@ -39,56 +39,56 @@ use again_base::sys::file::{is_synced_with_its_name, sync, write_out};
 use again_base::sys::flock;
 use again_base::sys::user;
 
-/// A state directory of our own.
+/// Handle on a state directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
     /// Open directory, once something was written.
     held: OnceCell<Directory>,
-    /// How long it waits for a lock.
+    /// Maximum time to wait for a lock.
     patience: Duration,
 }
 
-/// The same of a request, of which hundreds may come at once: well below the timeout of
-/// its Exec, which the class sets to 60 s.
+/// Maximum time that a request waits for a lock. Hundreds of requests may arrive at the same time;
+/// this is well below the timeout of their Exec, which the class sets to 60 s.
 const PATIENCE_OF_REQUESTS: Duration = Duration::from_secs(30);
 
-/// A target's record, with its lock held until this is dropped.
+/// Target's record, with its lock held until this is dropped.
 #[derive(Debug)]
 pub struct Locked {
-    /// Keeps the directory's path good.
+    /// Keeps the path of the directory valid.
     _held: Option<Directory>,
     directory: PathBuf,
-    /// The record as it was read; change it, then [`Locked::commit`].
+    /// Record as it was read; change it, then call [`Locked::commit`].
     pub record: Record,
-    /// What was wrong with the record, if it was rebuilt from the history.
+    /// Problem with the record, if it was rebuilt from the history.
     pub set_aside: Option<String>,
     _lock: File,
 }
 
-/// `again disable`.
+/// Content of the file that `again disable` writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disabled {
-    /// Why, as the operator put it; may be empty.
+    /// Reason given by the operator; may be empty.
     pub reason: String,
-    /// Since when, in milliseconds after 1970.
+    /// Time of the command, in milliseconds since 1970.
     pub since: u64,
 }
 
-/// A target's record.
+/// File name of a target's record.
 pub(super) const RECORD: &str = "state.json";
 
-/// A target is forgotten no sooner than it has been quiet for so long.
+/// Minimum time that a target must be idle before it is forgotten.
 pub const QUIET: Span = Span::from_secs(24 * 60 * 60);
-/// The file whose presence disables.
+/// Name of the file that disables requests while it exists.
 const DISABLED: &str = "disabled";
 
 impl Store {
-    /// The directory for a request: made if it is missing, and checked to be ours alone to
-    /// write to.
+    /// Opens the directory for a request: creates it if it is missing, and checks that nobody else
+    /// can write to it.
     ///
     /// # Errors
-    /// What is wrong with which directory, and what to do.
+    /// The directory, what is wrong with it, and the remedy.
     pub fn open(root: &Path) -> Result<Self> {
         let mut store = Store::existing(root);
         store.patience = PATIENCE_OF_REQUESTS;
@@ -96,7 +96,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The directory as it is, for reading; it may not exist.
+    /// Opens the directory as it is, for reading; it may not exist.
     pub fn existing(root: &Path) -> Self {
         Store {
             root: root.to_owned(),
@@ -105,13 +105,13 @@ impl Store {
         }
     }
 
-    /// Makes the directory if it is missing, and fails unless it is ours alone to write to,
-    /// and still the one that was opened first. It is used through that descriptor.
+    /// Creates the directory if it is missing. Fails if others can write to it, or if it is not the
+    /// one that was opened first, whose descriptor is used from then on.
     ///
     /// # Errors
-    /// What is wrong with which directory, and what to do.
+    /// The directory, what is wrong with it, and the remedy.
     pub fn check(&self) -> Result<()> {
-        // Who took its safe way here is asked only whether the name still leads to it.
+        // Once the directory was opened safely, only its name is checked again.
         if self.held.get().is_some_and(|held| held.is_at(&self.root)) {
             return Ok(());
         }
@@ -125,14 +125,14 @@ impl Store {
         }
         found.below("targets", 0o755)?;
         found.below("reruns", 0o755)?;
-        // Not before it is known to be ours.
+        // Only once the directory is known to be ours.
         if let Ok(descriptor) = held.descriptor() {
             again_base::sys::log::last_resort(descriptor);
         }
         Ok(())
     }
 
-    /// A directory in it, made if it is missing.
+    /// Opens a directory below the state directory, and creates it if it is missing.
     ///
     /// # Errors
     /// As for [`Store::check`].
@@ -142,12 +142,12 @@ impl Store {
         held.below(name, 0o755)
     }
 
-    /// Where it is, for people.
+    /// Path of the directory, for people.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where it is found: by the descriptor, once there is one.
+    /// Path for access: through the descriptor, once there is one.
     pub fn path(&self) -> PathBuf {
         self.held
             .get()
@@ -165,7 +165,7 @@ impl Store {
         self.target_dir(id).join(RECORD)
     }
 
-    /// The ids of all targets, sorted.
+    /// Ids of all targets, sorted.
     pub fn targets(&self) -> Vec<String> {
         let mut ids: Vec<String> = names(&self.path().join("targets"))
             .filter(|name| is_id(name))
@@ -174,10 +174,10 @@ impl Store {
         ids
     }
 
-    /// Reads a record without its lock: as it is at this moment.
+    /// Reads a record without its lock, as it is at this moment. `None` if there is none.
     ///
     /// # Errors
-    /// Why it cannot be read. `None` when there is none.
+    /// The reason why it cannot be read.
     pub fn read(&self, id: &str) -> Result<Option<Record>> {
         let path = self.target_dir(id).join(RECORD);
         match read_bounded(&path) {
@@ -189,8 +189,8 @@ impl Store {
         }
     }
 
-    /// Reports a target that has an order and no record, and that no process works on. A
-    /// target that the history does not know was left by a request that died.
+    /// Describes the loss of a target's record, if the target has an order but no record, and no
+    /// process works on it. A target that is not in the history was left by a request that died.
     pub fn lost(&self, id: &str) -> Option<String> {
         let target = self.target_dir(id);
         let has_order = names(&target.join("orders")).any(|name| is_id(&name));
@@ -210,8 +210,8 @@ impl Store {
         })
     }
 
-    /// Reads a record for a command that will change it: a record that is missing or cannot be
-    /// read is first rebuilt, with a warning.
+    /// Reads a record for a command that will change it. A missing or unreadable record is first
+    /// rebuilt, with a warning.
     ///
     /// # Errors
     /// As [`Store::lock`].
@@ -226,7 +226,7 @@ impl Store {
         Ok(Some(locked.record.clone()))
     }
 
-    /// This directory for a command that only looks: it waits for no lock.
+    /// Handle on this directory for a command that only reads: it does not wait for locks.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
         let patience = Duration::ZERO;
@@ -236,7 +236,7 @@ impl Store {
         }
     }
 
-    /// The file whose lock is a target's.
+    /// Path of a target's lock file.
     pub fn lock_path(&self, id: &str) -> PathBuf {
         self.target_dir(id).join("lock")
     }
@@ -244,24 +244,24 @@ impl Store {
     /// Locks a target that exists.
     ///
     /// # Errors
-    /// As [`Store::lock`]; also when there is no such target.
+    /// As [`Store::lock`]; also if the target does not exist.
     pub fn lock_existing(&self, id: &str) -> Result<Locked> {
         if !self.target_dir(id).is_dir() {
             bail!("there is no target {id} in {}", self.root.display());
         }
-        // Whose it is, and of what kind, its record says.
+        // The record says who owns the target and of what kind it is.
         self.lock(id, Kind::Command, user::effective())
     }
 
     /// Locks a target and reads its record, or begins one.
     ///
-    /// A record of a newer version is left alone. Any other that cannot be read is set aside, whatever lies there. The count of starts
-    /// is then taken from the history, as it is for a record that is missing, so that
-    /// damage does not open the cap. The new record takes its place at once: should we die,
-    /// the next one must not find a count of nothing.
+    /// A record of a newer version is left alone. Any other that cannot be read is set aside,
+    /// whatever its file type. The count of starts then comes from the history, as it does for a
+    /// missing record, so that damage does not open the cap. The new record is written immediately:
+    /// if this process dies, the next one must not find a count of zero.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn lock(&self, id: &str, kind: Kind, uid: u32) -> Result<Locked> {
         let lock = self.lock_file(id)?;
         let directory = self.target_dir(id);
@@ -276,7 +276,7 @@ impl Store {
         let why = match read_bounded(&path) {
             Ok(text) => match parse_record(&text, id) {
                 Ok(record) => return Ok(locked(record)),
-                // It is whole; only this program cannot read it.
+                // The record is intact; only this program cannot read it.
                 Err(e) if e.is::<Newer>() => {
                     let path = shown(&path);
                     return Err(e.context(format!("left alone: the record {}", path.display())));
@@ -299,7 +299,7 @@ impl Store {
                 }
                 return Ok(locked);
             }
-            // What passes says nothing about the record.
+            // A transient error says nothing about the record.
             Err(e) if is_transient(&e) => {
                 return Err(e).with_context(|| format!("cannot read {}", shown(&path).display()));
             }
@@ -307,7 +307,7 @@ impl Store {
         };
         let mut locked = locked(self.record_by_history(id, kind, uid));
         let aside = directory.join(format!("state.json.unreadable-{}", token()));
-        // A directory has one name only.
+        // A directory cannot be hard-linked.
         std::fs::hard_link(&path, &aside)
             .or_else(|_| std::fs::rename(&path, &aside))
             .with_context(|| format!("cannot set {} aside", shown(&path).display()))?;
@@ -321,8 +321,8 @@ impl Store {
         Ok(locked)
     }
 
-    /// A target's lock, held. Its directory may be forgotten while we wait for it, and is
-    /// made again then.
+    /// Opens and locks a target's lock file. The directory may be forgotten during the wait, and is
+    /// then created again.
     fn lock_file(&self, id: &str) -> Result<File> {
         loop {
             let targets = self.below("targets")?;
@@ -341,15 +341,15 @@ impl Store {
         }
     }
 
-    /// Removes all that is kept of a quiet target. Call with its lock held.
+    /// Removes all files of an idle target. Call with its lock held.
     pub(super) fn forget(&self, id: &str) {
-        // First, since the lock goes with the directory.
+        // First, because the lock is deleted with the directory.
         self.remove_entries(id);
         let _ = std::fs::remove_dir_all(self.target_dir(id));
         self.forget_triggered(id);
     }
 
-    /// How long ago a target's record, or where there is none its directory, was changed.
+    /// Time since a target's record, or else its directory, was changed.
     pub(super) fn age_of(&self, id: &str) -> Option<Span> {
         let directory = self.target_dir(id);
         let meta = directory.join(RECORD).symlink_metadata();
@@ -358,18 +358,19 @@ impl Store {
         Some(Span::from_secs(age.as_secs()))
     }
 
-    /// A record with the starts that the history knows, and the reruns under way that their notes know. What was
-    /// pending is lost.
+    /// Record with the starts from the history, and the running reruns from their notes. Pending
+    /// timers are lost.
     fn record_by_history(&self, id: &str, kind: Kind, uid: u32) -> Record {
         use history::What::{Opened, Reset, Satisfied, Started, Stopped, TakenBack};
         let mut record = Record::new(id, kind, uid);
         let entries = history::of_target(&self.path(), id);
         let driven = entries.iter().filter(|e| e.what == Opened);
         let driven: Vec<String> = driven.map(|entry| entry.chain.clone()).collect();
-        // What a driver ran counts for the driver alone.
+        // The runs of a driver count for the driver alone.
         for entry in entries.into_iter().filter(|e| !driven.contains(&e.chain)) {
             if matches!(entry.what, Started | Satisfied | Stopped) {
-                // What was acted on is not acted on again; what was only asked for is lost with the record.
+                // Triggers that were acted on are not acted on again; those that were only
+                // requested are lost with the record.
                 let _ = record.remember(&entry.lineage.triggers, moment().wall);
             }
             let is_same = |start: &Start| (&start.chain, start.run) == (&entry.chain, entry.run);
@@ -380,7 +381,7 @@ impl Store {
                     run: entry.run,
                     forgotten: false,
                 }),
-                // Its start does not count, and its timer is lost with the record.
+                // The start does not count, and the timer is lost with the record.
                 TakenBack => record.starts.retain(|start| !is_same(start)),
                 Reset => record
                     .starts
@@ -396,19 +397,19 @@ impl Store {
         record
     }
 
-    /// Appends to the history; a failure is logged, since the record is what counts.
+    /// Appends to the history. A failure is only logged, because the record is authoritative.
     pub fn note(&self, entry: &Entry) {
         if let Err(e) = history::append(&self.path(), entry) {
             tracing::warn!("cannot write {}/history.jsonl: {e}", self.root.display());
         }
     }
 
-    /// Waits until the disk has a timer's order, the record that names it, and the names of
-    /// both and of their target, which may all be new. Of these the record's came last, so
-    /// that a journal which has that has them all.
+    /// Waits until a timer's order, the record that names it, and the names of both and of their
+    /// target, which may all be new, are on disk. The record's name came last, so a journal that
+    /// has it has them all.
     ///
     /// # Errors
-    /// What failed on which file or directory.
+    /// The failed operation and its file or directory.
     pub fn sync_all(&self, id: &str, order: &File) -> Result<()> {
         sync(order).context("cannot sync the order")?;
         let target = self.target_dir(id);
@@ -420,10 +421,11 @@ impl Store {
         self.sync_names(id)
     }
 
-    /// Waits until the disk has the names of a target's orders, of its record, and its own.
+    /// Waits until the names of a target's orders, of its record and of the target itself are on
+    /// disk.
     ///
     /// # Errors
-    /// What failed on which directory.
+    /// The failed operation and its directory.
     pub fn sync_names(&self, id: &str) -> Result<()> {
         let target = self.target_dir(id);
         sync_directory(&target.join("orders"))?;
@@ -431,10 +433,10 @@ impl Store {
         sync_directory(&self.path().join("targets"))
     }
 
-    /// Records that requests are refused, for every command and waiter to see.
+    /// Records that requests are refused, for all commands and waiters.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn disable(&self, disabled: &Disabled) -> Result<()> {
         replace_file(
             &self.path(),
@@ -445,10 +447,10 @@ impl Store {
         sync_directory(&self.path())
     }
 
-    /// Takes that back. False if it was not so.
+    /// Enables requests again. False if they were not disabled.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn enable(&self) -> Result<bool> {
         if self.path().join(DISABLED).symlink_metadata().is_ok() {
             self.check()?;
@@ -461,7 +463,8 @@ impl Store {
         }
     }
 
-    /// Whether, why and since when requests are refused. An unreadable file counts.
+    /// Reason and time since requests are refused, if they are. An unreadable file counts as
+    /// refused.
     pub fn disabled(&self) -> Option<Disabled> {
         let unreadable = |reason: String| Disabled { reason, since: 0 };
         match read_bounded(&self.path().join(DISABLED)) {
@@ -477,17 +480,17 @@ impl Store {
 }
 
 impl Locked {
-    /// Replaces the record on disk by what `self.record` says now: all or nothing.
+    /// Replaces the record on disk with `self.record`: all or nothing.
     ///
     /// # Errors
-    /// What failed; the old record is then still there.
+    /// The failed operation; the old record then still exists.
     pub fn commit(&self) -> Result<()> {
         self.draft()?.publish()?;
         Ok(())
     }
 
-    /// Writes what [`Locked::commit`] puts in place, so that the caller can work while the
-    /// disk takes it.
+    /// Writes and syncs the file that [`Draft::publish`] puts in place, so that the caller can work
+    /// in between.
     ///
     /// # Errors
     /// As for [`Locked::commit`].
@@ -495,15 +498,15 @@ impl Locked {
         self.unsynced()?.on_disk(File::sync_data)
     }
 
-    /// [`Locked::commit`] for the start of a rerun: it is on the disk before the exec.
+    /// [`Locked::commit`] for the start of a rerun: the record is on disk before the exec.
     ///
-    /// The content is written out first, since a file system may commit a rename before
-    /// the content of the file; then one commit of its journal takes size and name. Where
-    /// that is not known of a file system, the directory is synced too, which elsewhere
-    /// would only have the disk flush its cache once more.
+    /// The content is written out first, since a file system may commit a rename before the content
+    /// of the file; then one commit of its journal covers size and name. If a file system is not
+    /// known to do that, the directory is synced too, which elsewhere would only flush the disk's
+    /// cache once more.
     ///
     /// # Errors
-    /// What failed. The new record may be in place then, and has to be taken back.
+    /// The failed operation. The new record may be in place then, and has to be taken back.
     pub fn commit_start(&self) -> Result<()> {
         let file = self.unsynced()?.on_disk(write_out)?.publish()?;
         sync(&file).context("cannot sync the record")?;
@@ -520,7 +523,7 @@ impl Locked {
     }
 }
 
-/// Of a file that was to replace another: `.NAME.TOKEN`.
+/// Whether a name is that of a temporary file: `.NAME.TOKEN`.
 pub(super) fn is_temporary(name: &str) -> bool {
     name.strip_prefix('.')
         .and_then(|rest| rest.rsplit_once('.'))
@@ -533,7 +536,7 @@ pub(super) fn is_older_than_a_minute(path: &Path) -> bool {
         .is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() > 60))
 }
 
-/// The names in a directory that are UTF-8, as all of ours are.
+/// Names in a directory that are UTF-8, as all of ours are.
 pub(super) fn names(directory: &Path) -> impl Iterator<Item = String> {
     std::fs::read_dir(directory)
         .into_iter()
@@ -550,7 +553,7 @@ pub fn is_id(name: &str) -> bool {
 /// Reads a record of the target `id`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The parse error, or that the record belongs to another target.
 pub fn parse_record(text: &[u8], id: &str) -> Result<Record> {
     let record: Record = newer::read(text)?;
     if record.id != id {

@@ -1,9 +1,9 @@
-//! All targets together: when their reruns started, for the cap over them, and the end of
-//! those that are quiet.
+//! The starts of all targets' reruns, for the cap over all targets, and the removal of idle
+//! targets.
 //!
-//! `starts` has a line for each start, the newest last, below one with the boot. The records
-//! hold the same, one by one. The file is rebuilt from them where it cannot be read, and under
-//! another boot, since the disk may then lack a part of it.
+//! `starts` has a line for each start, the newest last, below one line with the boot. The records
+//! hold the same, each for one target. The file is rebuilt from them if it cannot be read, and
+//! under another boot, since the disk may then lack a part of it.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +22,7 @@ use again_base::sys::flock;
 
 const STARTS: &str = "starts";
 
-/// File whose modification time is that of the last search for quiet targets.
+/// File whose modification time is that of the last search for idle targets.
 const FORGET_STAMP: &str = "forgotten";
 
 /// Minimum time between two searches.
@@ -35,11 +35,11 @@ const LARGE: usize = 1 << 12;
 struct Start {
     at: Moment,
     target: String,
-    /// The timer's token; none for a start from a record.
+    /// Token of the timer; empty for a start from a record.
     token: String,
 }
 
-/// Whether these lines reach a cap, and how. Too few lines need not be parsed.
+/// Use of the cap, if these lines reach it. Too few lines need not be parsed.
 fn reached(text: &str, cap: Cap, now: &Moment) -> Option<Use> {
     let starts = text.lines().skip(1);
     if starts.clone().count() < cap.max_runs as usize {
@@ -57,13 +57,14 @@ fn line(start: &Start) -> Result<String> {
 }
 
 impl Store {
-    /// How the cap over all targets is used, if it is reached.
+    /// Use of the cap over all targets, if it is reached.
     pub fn together(&self, cap: Cap, now: &Moment) -> Option<Use> {
         let text = self.starts(now).unwrap_or_else(|| self.rebuilt(now));
         reached(&text, cap, now)
     }
 
-    /// The starts by the records, in the file from now on where that can be written: there may be many targets, and many that ask.
+    /// Starts from the records, written to the file if that is possible, because there may be many
+    /// targets and many requests.
     fn rebuilt(&self, now: &Moment) -> String {
         let lock = self.lock_starts();
         self.starts(now).unwrap_or_else(|| {
@@ -73,15 +74,15 @@ impl Store {
         })
     }
 
-    /// Counts a start for the cap over all targets, before it is on its target's record.
-    /// False if that is reached.
+    /// Counts a start for the cap over all targets, before it is on its target's record. False if
+    /// the cap is reached.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn count_start(&self, cap: Cap, at: &Moment, target: &str, token: &str) -> Result<bool> {
         let _lock = self.lock_starts()?;
         let counts = |start: &Start| start.at.age(at) < cap.window;
-        // The oldest is the first.
+        // The first line is the oldest start.
         let is_short = |text: &String| {
             text.len() < LARGE || text.lines().nth(1).is_none_or(|line| stays(line, counts))
         };
@@ -107,11 +108,11 @@ impl Store {
         Ok(true)
     }
 
-    /// Takes back what was counted for a timer that did not start, or for a target whose
-    /// reruns no longer count.
+    /// Removes the starts whose token or target is `of`: a timer that did not start, or a target
+    /// whose reruns no longer count.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn discount_starts(&self, now: &Moment, of: &str) -> Result<()> {
         let _lock = self.lock_starts()?;
         let known = self.starts(now);
@@ -140,7 +141,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// The starts of this boot in the file.
+    /// Text of the file, if its starts are of this boot.
     fn starts(&self, now: &Moment) -> Option<String> {
         let text = read_bounded(&self.path().join(STARTS)).ok()?;
         let text = String::from_utf8(text).ok()?;
@@ -166,8 +167,7 @@ impl Store {
         format!("{}\n", now.boot) + &lines.collect::<String>()
     }
 
-    /// The starts on a target's record, of which nothing else is taken in: there may be
-    /// many targets.
+    /// Start times on a target's record. Nothing else is parsed, because there may be many targets.
     fn starts_of(&self, id: &str) -> Option<Vec<Moment>> {
         #[derive(Deserialize)]
         struct Known {
@@ -182,7 +182,7 @@ impl Store {
     }
 
     fn write_starts(&self, text: &str) -> Result<()> {
-        // Under another boot nobody goes by it, so no disk is waited for.
+        // The file is not used under another boot, so it is not synced.
         let write = || -> Result<()> {
             Draft::write(&self.path(), STARTS, text.as_bytes(), 0o600)?.publish()?;
             Ok(())
@@ -198,11 +198,11 @@ impl Store {
         })
     }
 
-    /// Forgets quiet targets once an hour, since it looks at every target.
+    /// Forgets idle targets at most once an hour, because the search looks at every target.
     pub fn forget_quiet_hourly(&self, window: Span, now: &Moment) {
         let path = self.path().join(FORGET_STAMP);
         let modified = path.symlink_metadata().and_then(|meta| meta.modified());
-        // A time to come is from before the wall clock was set back.
+        // A modification time in the future is from before the wall clock was set back.
         let age = modified.ok().and_then(|at| at.elapsed().ok());
         if age.is_some_and(|age| age < FORGET_INTERVAL) {
             return;
@@ -212,8 +212,8 @@ impl Store {
         self.forget_quiet(window, now);
     }
 
-    /// Forgets the targets that have been quiet for a day, with nothing pending, running or in
-    /// the window. The history keeps their entries.
+    /// Forgets the targets that have been idle for a day, with nothing pending, running or in the
+    /// window. The history keeps their entries.
     pub fn forget_quiet(&self, window: Span, now: &Moment) {
         let is_quiet = |record: &Record| {
             let counts = |at: &Moment| at.age(now) < window.max(QUIET);
@@ -229,7 +229,7 @@ impl Store {
             if !is_old() || !self.read(&id).is_ok_and(quiet) {
                 continue;
             }
-            // The process that holds it is at work on it.
+            // The process that holds the lock is working on the target.
             if let Ok(locked) = self.without_waiting().lock_existing(&id)
                 && is_old()
                 && is_quiet(&locked.record)
@@ -240,12 +240,12 @@ impl Store {
     }
 }
 
-/// Whether a line is a start of which this is true.
+/// Whether a line is a start for which `of` is true.
 fn stays(line: &str, of: impl Fn(&Start) -> bool) -> bool {
     serde_json::from_str(line).is_ok_and(|start| of(&start))
 }
 
-/// The lines that are to stay, below the first.
+/// First line, followed by the lines for which `of` is true.
 fn retain(text: &str, of: impl Fn(&Start) -> bool) -> String {
     let mut lines = text.lines();
     let boot = lines.next().into_iter();

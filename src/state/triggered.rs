@@ -1,7 +1,8 @@
-//! What a target has of the triggers of other nodes: those that wait in its timers, those whose job a run did, and the numbers
-//! that are not taken twice.
+//! A target's triggers from other nodes: those that wait in its timers, those whose job a run did,
+//! and the numbers that are not accepted twice.
 //!
-//! `triggered/ID` is there for each target that ever took any, so that all else need not look for them.
+//! `triggered/ID` exists for each target that ever accepted a trigger, so that others need not be
+//! searched.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,25 +16,25 @@ use super::store::{Store, is_id, names};
 use again_base::model::{Boottime, Identity, Kind, Moment, Provenance, Walltime};
 use again_base::schema::origin::{Lineage, Taken, Trigger};
 
-/// The directory with the names of targets.
+/// Directory with the ids of targets that accepted triggers.
 const TRIGGERED: &str = "triggered";
-/// How many runs of others are remembered that did the job of a timer.
+/// Number of runs of others kept that did the job of a timer.
 const SERVED_KEPT: usize = 4;
-/// How many numbers a target remembers.
+/// Maximum number of trigger numbers that a target keeps.
 const MOST_NUMBERS: usize = 4096;
 
 impl Timer {
-    /// From when on a run does the job of all that waits in it.
+    /// Earliest start of a run that does the job of all triggers waiting in this timer.
     pub fn ready(&self) -> Option<Boottime> {
         self.taken.iter().map(|taken| taken.ready).max()
     }
 
-    /// From when on a run does its own job, if that is known.
+    /// Earliest start of a run that does the timer's own job, if known.
     fn least(&self) -> Option<Boottime> {
         Some(self.due? - (self.jitter + self.put_off))
     }
 
-    /// Where its rerun comes from, and the triggers that wait in it.
+    /// Lineage of the rerun, with the triggers that wait in this timer.
     pub fn whole(&self) -> Lineage {
         let mut whole = self.lineage.clone();
         for taken in &self.taken {
@@ -42,7 +43,8 @@ impl Timer {
         whole
     }
 
-    /// Takes over where an older request of its name comes from, and what waited in it.
+    /// Takes over the lineage of an older request of the same name, and the triggers that waited in
+    /// it.
     pub fn take_over(&mut self, old: &Timer) {
         self.lineage.join(old.lineage.clone());
         let mut taken = old.taken.clone();
@@ -57,13 +59,13 @@ impl Timer {
 }
 
 impl Record {
-    /// Whether it remembers this number, or a higher one of that sender and name.
+    /// Whether the record has this number, or a higher one of that sender and name.
     pub fn knows(&self, trigger: &Trigger) -> bool {
         let mut numbers = self.numbers.iter().filter(|one| one.is_of(trigger));
         numbers.any(|one| one.number >= trigger.number)
     }
 
-    /// Remembers numbers as long as that matters.
+    /// Stores numbers until they expire.
     ///
     /// # Errors
     /// A sentence: there are too many.
@@ -72,7 +74,7 @@ impl Record {
         for trigger in triggers.iter().filter(|one| one.until >= now) {
             let mut numbers = self.numbers.iter_mut();
             match numbers.find(|one| one.is_of(trigger)) {
-                // It stands for the lower ones too, some of which may live longer.
+                // The entry also covers lower numbers, some of which may live longer.
                 Some(known) => {
                     let until = known.until.max(trigger.until);
                     if known.number < trigger.number {
@@ -91,12 +93,12 @@ impl Record {
         }
     }
 
-    /// Whether a number has to be remembered still.
+    /// Whether a number has yet to expire.
     pub fn remembers(&self, now: Walltime) -> bool {
         self.numbers.iter().any(|one| one.until >= now)
     }
 
-    /// Takes out what a run that starts now does the job of.
+    /// Removes the triggers whose job a run that starts now does. Returns their lineage.
     pub fn take_ready(&mut self, now: &Moment) -> Lineage {
         let mut ready = Lineage::default();
         for timer in self.timers.values_mut().filter(|one| one.boot == now.boot) {
@@ -106,7 +108,7 @@ impl Record {
         ready
     }
 
-    /// Notes that a run of others, which started then, did the job of a timer.
+    /// Records that a run of others, which started at `started`, did the job of a timer.
     pub fn note_served(&mut self, started: Boottime, lineage: Lineage, now: &Moment) {
         if self.served_boot != now.boot {
             self.served.clear();
@@ -121,7 +123,8 @@ impl Record {
         });
     }
 
-    /// What a run carries that started then, as its process did: all that was ready for it, and all whose job it did.
+    /// Lineage of a run that started at `start`, and its process at `process`: all that was ready
+    /// for it, and all whose job it did.
     fn carried(&self, start: Boottime, process: Boottime, now: &Moment) -> Lineage {
         let mut carried = Lineage::default();
         let is_here = |timer: &&Timer| timer.provenance(now) == Provenance::Here;
@@ -143,33 +146,33 @@ impl Record {
     }
 }
 
-/// A run that is under way.
+/// Running run.
 #[derive(Debug)]
 pub struct Present<'a> {
-    /// Its process.
+    /// Process of the run.
     pub who: Identity,
-    /// The rerun that it is, or that it is below of.
+    /// Rerun that this run is, or is below of.
     pub rerun: Option<&'a Rerun>,
-    /// Its target.
+    /// Target of the run.
     pub target: &'a str,
-    /// What kind of run it is.
+    /// Kind of the run.
     pub kind: Kind,
     /// User id of the owner.
     pub uid: u32,
 }
 
 impl Store {
-    /// The targets that ever took triggers.
+    /// Ids of the targets that ever accepted triggers.
     pub fn triggered(&self) -> Vec<String> {
         let mut ids: Vec<String> = names(&self.path().join(TRIGGERED)).collect();
         ids.retain(|id| is_id(id));
         ids
     }
 
-    /// Notes that a target takes triggers.
+    /// Notes that a target accepts triggers.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn note_triggered(&self, id: &str) -> Result<()> {
         let held = self.below(TRIGGERED)?;
         let path = held.path().join(id);
@@ -183,18 +186,18 @@ impl Store {
         sync_directory(&self.path())
     }
 
-    /// Notes that it does not any more.
+    /// Removes the note that a target accepts triggers.
     pub(super) fn forget_triggered(&self, id: &str) {
         let _ = std::fs::remove_file(self.path().join(TRIGGERED).join(id));
     }
 
-    /// Where a run comes from, whoever started it: what its rerun carries, and what of the triggers was ready when it started.
-    /// An agent's run does the job of every timer of an agent.
+    /// Lineage of a run, whoever started it: its rerun's lineage, and the triggers that were ready
+    /// when it started. An agent's run does the job of every timer of an agent.
     pub fn lineage_of(&self, run: &Present<'_>, now: &Moment) -> Lineage {
         let running = run.rerun.and_then(|rerun| rerun.running.as_ref());
         let mut lineage = running.map(|run| run.lineage.clone()).unwrap_or_default();
         let process = run.who.started();
-        // The process of a rerun is older: it was its waiter.
+        // The process of a rerun is older than its start: it was its waiter.
         let itself = running.filter(|running| running.process == run.who);
         let start = itself.map_or(process, |running| running.started.uptime);
         for id in self.triggered() {
@@ -209,10 +212,10 @@ impl Store {
         lineage
     }
 
-    /// Waits until the disk has all that is on record of a target, and the orders of its timers.
+    /// Waits until a target's record and the orders of its timers are on disk.
     ///
     /// # Errors
-    /// What failed on which file.
+    /// The failed operation and its file.
     pub fn keep(&self, record: &Record) -> Result<()> {
         let sync = |path: &std::path::Path| {
             let file = File::options().read(true).custom_flags(GUARDED).open(path);
@@ -221,7 +224,7 @@ impl Store {
         };
         let orders = record.timers.values();
         let orders = orders.map(|timer| self.order_path(&record.id, &timer.token));
-        // One that is missing loses its timer, as whoever looks next will say.
+        // A missing order loses its timer, which the next command that checks the target reports.
         for order in orders.filter(|order| order.exists()) {
             sync(&order)?;
         }

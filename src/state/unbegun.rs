@@ -1,14 +1,15 @@
-//! Undoing of recorded starts that never began, and the newest known run of this boot.
+//! Undoes recorded starts that never began, and finds the newest known run of this boot.
 
 use super::record::{Record, Running};
 use again_base::model::{Boottime, Moment, Span};
 
-/// By how much both clocks may drift apart between two moments of one boot.
+/// Maximum drift between the two clocks within one boot.
 const CLOCKS_APART: Span = Span::from_secs(1);
 
 impl Record {
-    /// Takes back the starts of reruns that never began, which count for nothing then. Each timer is pending
-    /// again, unless a newer one of its name is, which takes over its triggers.
+    /// Takes back the starts of reruns that never began, so that they do not count. Each timer is
+    /// pending again, unless a newer timer of the same name is; that one then takes over its
+    /// triggers.
     pub fn take_back(&mut self, never_began: &[Running]) {
         for run in never_began {
             let Some(before) = &run.before_start else {
@@ -28,8 +29,9 @@ impl Record {
         }
     }
 
-    /// The start of the newest known run under this boot. Where the boot is not known, it counts if both
-    /// clocks agree on when it was: a run of an earlier boot must not count as one of this boot.
+    /// Start of the newest known run under this boot. If the boot is unknown, the run counts only
+    /// if both clocks agree on its time, so that a run of an earlier boot does not count as one of
+    /// this boot.
     pub fn newest_run(&self, now: &Moment) -> Option<Boottime> {
         let seen = self.seen_run.as_ref()?;
         if now.is_under(&seen.boot) {

@@ -1,10 +1,10 @@
-//! Upkeep process: removes old logs and forgets quiet targets at idle priority. A due waiter only
+//! Upkeep process: removes old logs and forgets idle targets, at idle priority. A due waiter only
 //! appends the name of its log and reads the size to reserve.
 //!
 //! ```text
-//! upkeep/KEY.new    the logs begun since the last round, one name a line
-//! upkeep/KEY.lock   held by the process that is at work
-//! upkeep/KEY.size   the size of the largest log, in bytes
+//! upkeep/KEY.new    logs begun since the last round, one name a line
+//! upkeep/KEY.lock   held by the process that is working
+//! upkeep/KEY.size   size of the largest log, in bytes
 //! ```
 //!
 //! KEY is a hash of the log directory's path. A waiter that finds the lock free starts an upkeep
@@ -33,31 +33,32 @@ use again_base::sys::clock::{self, moment};
 use again_base::sys::pidfd;
 use again_base::sys::spawn::{self, Image};
 
-/// The verb, which the ordinary command line does not know.
+/// Verb of the process, which the ordinary command line does not know.
 pub const NAME: &str = "upkeep";
 
-/// The pause between two rounds: of a thousand logs that are begun at the same time, few have a round each.
+/// Pause between two rounds, so that of a thousand logs begun at the same time few have a round
+/// each.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The directory below the state directory.
+/// Directory below the state directory.
 const UPKEEP: &str = "upkeep";
 
-/// The files about one directory of logs.
+/// Files for one directory of logs.
 #[derive(Debug)]
 pub struct Upkeep {
     directory: PathBuf,
-    /// The path of each but for its ending.
+    /// Path of each file without its extension.
     base: PathBuf,
 }
 
 impl Upkeep {
-    /// The upkeep of this directory of logs; its own directory is made if it is missing.
+    /// Upkeep of this directory of logs. Creates its own directory if it is missing.
     ///
     /// # Errors
     /// Errors of that directory.
     pub fn of(store: &Store, logs: &Path) -> Result<Self> {
         store.below(UPKEEP)?;
-        // Found by the descriptor that the store holds.
+        // Accessed through the descriptor that the store holds.
         Ok(Self::at(&store.path().join(UPKEEP), logs))
     }
 
@@ -75,14 +76,14 @@ impl Upkeep {
         self.base.with_extension(ending)
     }
 
-    /// The size of the largest log, as far as it is known.
+    /// Size of the largest log in bytes; 0 if unknown.
     pub fn largest(&self) -> u64 {
         let known = read_bounded(&self.file("size")).ok();
         let known = known.and_then(|text| String::from_utf8(text).ok()?.trim().parse().ok());
         known.unwrap_or(0)
     }
 
-    /// Notes the size of a log that has ended.
+    /// Records the size of a log that has ended, if it is the largest.
     pub fn grew(&self, bytes: u64) {
         if bytes > self.largest() {
             self.set_largest(bytes);
@@ -96,8 +97,8 @@ impl Upkeep {
         }
     }
 
-    /// Opens one of the files, or makes it. A hard link, as a restored backup may have made one, is
-    /// replaced.
+    /// Opens one of the files, or creates it. A hard link, which a restored backup may have
+    /// created, is replaced.
     fn open(&self, ending: &str, options: &mut OpenOptions) -> io::Result<File> {
         let path = self.file(ending);
         if path.symlink_metadata().is_ok_and(|meta| meta.nlink() > 1) {
@@ -127,7 +128,8 @@ impl Upkeep {
         arguments.extend(numbers.map(|number| number.to_string().into()));
         arguments.push(lock.as_raw_fd().to_string().into());
         let image = Image {
-            // Still this program when the new process executes it, whatever this one has become by then.
+            // Still this program when the new process executes it, even if the calling process has
+            // become another program by then.
             programs: vec!["/proc/self/exe".into()],
             arguments,
             environment: Vec::new(),
@@ -136,13 +138,14 @@ impl Upkeep {
     }
 }
 
-/// The process: rounds until there is nothing new. Returns its exit status.
+/// Main function of the process: repeats rounds until there is nothing new. Returns the exit
+/// status.
 pub fn main(arguments: &[OsString]) -> i32 {
     title::set_short(c"again");
     i32::from(rounds(arguments).is_none())
 }
 
-/// None if it was not started by [`Upkeep::add_log`], or cannot work.
+/// Rounds of the process. None if it was not started by [`Upkeep::add_log`], or cannot work.
 fn rounds(arguments: &[OsString]) -> Option<()> {
     let [_, _, state, logs, keep, each, all, window, lock] = arguments else {
         return None;
@@ -158,7 +161,7 @@ fn rounds(arguments: &[OsString]) -> Option<()> {
     clock::locate().ok()?;
     let store = Store::open(Path::new(state)).ok()?;
     let upkeep = Upkeep::of(&store, Path::new(logs)).ok()?;
-    // Not at idle priority: it holds the locks of targets.
+    // Before idle priority, because this holds the locks of targets.
     store.forget_quiet_hourly(window, &moment());
     idle::become_idle();
     loop {
@@ -178,7 +181,7 @@ fn rounds(arguments: &[OsString]) -> Option<()> {
 }
 
 impl Upkeep {
-    /// The logs begun since the last round. They are looked after from now on.
+    /// Takes the names of the logs begun since the last round.
     fn take_new(&self) -> Vec<String> {
         let taken = self.file("taken");
         let _ = std::fs::rename(self.file("new"), &taken);

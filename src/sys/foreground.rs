@@ -1,4 +1,4 @@
-//! Starting a run in the foreground, and reaping it.
+//! Starts a run in the foreground, and reaps it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,28 +11,28 @@ use again_base::model::{End, Identity};
 use again_base::sys::attributes::{SignalState, set_signals};
 use again_base::sys::spawn::{self, Exec, Image};
 
-/// A process that has not become the run yet.
+/// Process that has not become the run yet.
 #[derive(Debug)]
 pub struct Held {
-    /// Who it is, which no exec(3) changes.
+    /// Identity of the process, which exec(3) does not change.
     pub process: Identity,
     go: File,
     failed: File,
 }
 
-/// Starts `image` by fork(2), in our own process group, with our standard
-/// descriptors. The child waits before its exec(3) until it is released, so that
-/// it can be put on record first. Call while single-threaded.
+/// Starts `image` with fork(2), in our own process group, with our standard descriptors. The child
+/// waits before its exec(3) until it is released, so that it can be recorded first. Call while
+/// single-threaded.
 ///
 /// # Errors
-/// Those of fork(2) and of building the arguments.
+/// Errors of fork(2) and of building the arguments.
 pub fn fork(image: &Image, signals: SignalState) -> io::Result<Held> {
     let image = Exec::new(image)?;
     let (go_reader, go_writer) = spawn::pipe()?;
     let (failed_reader, failed_writer) = spawn::pipe()?;
     let mut go_writer = Some(go_writer);
     let process = spawn::fork_exec(&image, signals, &failed_writer, || {
-        // Else it would wait for ever if the parent were killed now.
+        // Otherwise the child would wait forever if the parent were killed now.
         drop(go_writer.take());
         File::from(go_reader).read_exact(&mut [0])
     })?;
@@ -44,12 +44,12 @@ pub fn fork(image: &Image, signals: SignalState) -> io::Result<Held> {
 }
 
 impl Held {
-    /// Lets it become the run.
+    /// Releases the process, so that it becomes the run.
     ///
     /// # Errors
-    /// That of exec(3), of the candidate that got furthest.
+    /// Error of exec(3), for the candidate that got furthest.
     pub fn release(mut self) -> io::Result<()> {
-        // It may have been killed already; that shows when it is reaped.
+        // The process may have been killed already, which is noticed when it is reaped.
         let _ = self.go.write_all(&[0]);
         drop(self.go);
         let mut said = Vec::new();
@@ -62,8 +62,8 @@ impl Held {
     }
 }
 
-/// Reaps every child that has ended: as the first process of a container we have
-/// children that we did not start. How `run` ended, if it was among them.
+/// Reaps every child that has ended: as the first process of a container we have children that we
+/// did not start. Returns how `run` ended, if it was among them.
 pub fn reap(run: i32) -> Option<End> {
     let mut end = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -75,17 +75,17 @@ pub fn reap(run: i32) -> Option<End> {
     end
 }
 
-/// Ends this process by a signal, as if it had never been caught. Returns where
-/// that is not possible, as for the first process of a container.
+/// Ends this process with a signal, as if that had never been caught. Returns if that is not
+/// possible, as for the first process of a container.
 pub fn die_by(signal: i32) {
     set_signals(SignalState::default());
     let _ = Signal::try_from(signal).and_then(raise);
 }
 
-/// A copy of our standard input.
+/// Copy of our standard input.
 ///
 /// # Errors
-/// Those of dup(2).
+/// Errors of dup(2).
 pub fn standard_input() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }

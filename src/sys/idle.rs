@@ -1,13 +1,13 @@
-//! The lowest priority that there is, for work that nobody waits for.
+//! The lowest possible priority, for work that nobody waits for.
 #![allow(unsafe_code)]
 
 use nix::libc;
 
-/// Lets this process run only when no other wants the processor or the disk: sched_setscheduler(2),
-/// ioprio_set(2). A failure only means that it competes.
+/// Lets this process run only if no other wants the processor or the disk: sched_setscheduler(2),
+/// ioprio_set(2). After a failure it merely competes with others.
 pub fn become_idle() {
     let none: libc::c_int = 0;
-    // SAFETY: the kernel reads one integer. musl's own function does nothing but fail.
+    // SAFETY: the kernel reads one integer. musl's own function always fails.
     unsafe {
         libc::syscall(
             libc::SYS_sched_setscheduler,

@@ -1,4 +1,4 @@
-//! Giving memory back while a waiter waits.
+//! Returns memory to the kernel while a waiter waits.
 #![allow(unsafe_code)]
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, PF_W, PT_LOAD};
@@ -7,15 +7,15 @@ use nix::poll::{PollFd, PollTimeout};
 
 use again_base::sys::start::auxiliary;
 
-/// poll(2), for a long sleep: tells the kernel before it that the clean pages of our
-/// own program are not needed. They are read again from the page cache when something
-/// happens, hours later perhaps; until then a waiter holds little more than its stack.
+/// poll(2), for a long sleep. Before it, the kernel is told that the clean pages of our own program
+/// are not needed. They are read again from the page cache when something happens, perhaps hours
+/// later; until then a waiter uses little more than its stack.
 ///
 /// # Errors
-/// Those of poll(2).
+/// Errors of poll(2).
 pub fn poll_without_pages(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> nix::Result<()> {
-    // Found before the first is given back, and no function is called but the C
-    // library's: whatever runs brings its pages back, with all that lies around them.
+    // Computed before the first part is returned. After that only functions of the C library are
+    // called: code that runs loads its pages again, with all that surround them.
     let mut parts = [(0, 0); 4];
     for (place, part) in parts.iter_mut().zip(clean_parts(start(), headers(), PAGE)) {
         *place = part;
@@ -41,25 +41,24 @@ pub fn poll_without_pages(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> nix::
     Errno::result(done).map(drop)
 }
 
-/// No page of any supported machine is larger; a multiple does no harm.
+/// Maximum page size of any supported machine; a multiple does no harm.
 const PAGE: usize = if cfg!(target_arch = "x86_64") {
     4096
 } else {
     65536
 };
 
-/// The address of the program's first byte. Not every linker writes a PT_PHDR that
-/// would tell.
+/// Address of the program's first byte. Not every linker writes a PT_PHDR that contains it.
 fn start() -> usize {
     #[allow(non_upper_case_globals)]
     unsafe extern "C" {
-        /// Every linker of ELF files defines it.
+        /// Symbol that every linker of ELF files defines.
         static __ehdr_start: Elf64_Ehdr;
     }
     (&raw const __ehdr_start).addr()
 }
 
-/// Our program headers, as the kernel mapped them: getauxval(3), AT_PHDR.
+/// Program headers, as the kernel mapped them: getauxval(3), AT_PHDR.
 fn headers() -> &'static [Elf64_Phdr] {
     let (at, count) = (auxiliary(libc::AT_PHDR), auxiliary(libc::AT_PHNUM));
     if at == 0 {
@@ -70,8 +69,8 @@ fn headers() -> &'static [Elf64_Phdr] {
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count) }
 }
 
-/// Start and end of whole pages that were mapped without permission to write. Data
-/// that the linker relocates at start-up is mapped with it, and dirty: it must stay.
+/// Start and end of whole pages that were mapped without permission to write. Data that the linker
+/// relocates at start-up is mapped with write permission, and dirty: it must stay.
 fn clean_parts(
     start: usize,
     headers: &[Elf64_Phdr],
@@ -86,7 +85,7 @@ fn clean_parts(
         .filter_map(move |header| {
             let start = base?.wrapping_add(header.p_vaddr as usize);
             let end = start.checked_add(header.p_filesz as usize)?;
-            // Inwards, so that no neighbour is touched.
+            // Rounded inwards, so that no adjacent page is affected.
             let (start, end) = (start.next_multiple_of(page), end - end % page);
             (start < end).then_some((start, end))
         })

@@ -1,5 +1,5 @@
-//! The kernel, as this program alone needs it: one module per need. But for the entry point, unsafe code is here and in
-//! `again_base::sys` only.
+//! Kernel interfaces that this program alone needs, one module for each. Except for the entry
+//! point, unsafe code is only here and in `again_base::sys`.
 
 pub mod foreground;
 pub mod idle;

@@ -1,5 +1,5 @@
-//! What a process sees of the file system that may go before it does: its root, and a
-//! /tmp of its own.
+//! The parts of the file system that may disappear before a process ends: its root, and a /tmp of
+//! its own.
 
 use std::fs;
 use std::io;
@@ -10,8 +10,8 @@ use nix::sched::{CloneFlags, unshare};
 
 use again_base::sys::process::{lossy, read_whole};
 
-/// Whether this process is in a chroot: another process of its mount namespace, one of
-/// these or the first, has another root.
+/// Whether this process is in a chroot: another process of its mount namespace, one of the
+/// `ancestors` or process 1, has another root.
 pub fn is_chrooted(ancestors: impl Iterator<Item = i32>) -> bool {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let root = |pid: &str| {
@@ -28,19 +28,19 @@ pub fn is_chrooted(ancestors: impl Iterator<Item = i32>) -> bool {
     })
 }
 
-/// The directories that systemd gives a unit of its own, and takes away with it
+/// Directories of which systemd can give a unit its own, and which it removes with the unit
 /// (systemd.exec(5), PrivateTmp=).
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// How their names begin where systemd keeps them.
+/// Part of the path under which systemd stores them.
 const PRIVATE: &str = "/systemd-private-";
 
-/// Whether /tmp is a unit's own.
+/// Whether /tmp or /var/tmp is a unit's own.
 pub fn has_private_tmp() -> bool {
     private_tmps().next().is_some()
 }
 
-/// Those of the directories that are the unit's own.
+/// Directories that are the unit's own.
 fn private_tmps() -> impl Iterator<Item = &'static str> {
     let mut text = lossy(read_whole("/proc/thread-self/mountinfo").unwrap_or_default());
     // There may be hundreds of mounts.
@@ -51,7 +51,7 @@ fn private_tmps() -> impl Iterator<Item = &'static str> {
     TEMPORARY.into_iter().filter(is_own)
 }
 
-/// Reads a line of proc_pid_mountinfo(5).
+/// Whether a line of proc_pid_mountinfo(5) is a private mount of `path`.
 fn is_private(line: &str, path: &str) -> bool {
     let mut words = line.split(' ').skip(3);
     let (root, point) = (words.next(), words.next());
@@ -66,11 +66,11 @@ pub fn may_mount() -> bool {
     set.is_some_and(|set| set & (1 << 21) != 0)
 }
 
-/// Gives us an empty /tmp in place of a unit's own, which goes with the unit at an unknown
-/// moment. The unit's other processes keep theirs: we leave its mount namespace first.
+/// Mounts an empty /tmp over a unit's own, which is removed with the unit at an unknown moment. The
+/// unit's other processes keep theirs: this process leaves its mount namespace first.
 ///
 /// # Errors
-/// Those of unshare(2), umount(2) and mount(2).
+/// Errors of unshare(2), umount(2) and mount(2).
 pub fn renew_tmp() -> io::Result<()> {
     let own: Vec<_> = private_tmps().collect();
     if own.is_empty() {

@@ -1,5 +1,5 @@
-//! The shutdown that somebody has announced: systemd-logind's by a file, that of sysvinit's
-//! shutdown(8) by its pid file.
+//! Announced shutdowns: systemd-logind announces one with a file, sysvinit's shutdown(8) with its
+//! pid file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use again_base::sys::file::read_regular;
 use again_base::sys::process::identify;
 use again_base::sys::{clock, localtime};
 
-/// The file of systemd-logind's scheduled shutdown (src/login/logind-dbus.c).
+/// File of systemd-logind's scheduled shutdown (src/login/logind-dbus.c).
 const SCHEDULED: &str = "/run/systemd/shutdown/scheduled";
-/// The pid file of sysvinit's shutdown(8).
+/// Pid file of sysvinit's shutdown(8).
 const PID: &str = "/run/shutdown.pid";
 
-/// More than either file has.
+/// Maximum size that is read, in bytes; both files are smaller.
 const LARGEST: u64 = 4096;
 
-/// The shutdowns that are announced now. A file that cannot be read announces none.
+/// Shutdowns that are announced now. An unreadable file counts as none.
 pub fn announced() -> Announced {
     let read = |path: &str| match read_regular(Path::new(path), LARGEST, 0) {
         Ok(text) => Some(text),
@@ -36,7 +36,7 @@ pub fn announced() -> Announced {
     }
 }
 
-/// The announcement in words: its time, or the process that counts down.
+/// Announcement in words: its time, or the process that counts down.
 pub fn words(at: Option<Walltime>, by: Option<Identity>) -> String {
     match (at, by) {
         (Some(at), _) => format!("for {}", localtime::local(at)),
@@ -45,14 +45,14 @@ pub fn words(at: Option<Walltime>, by: Option<Identity>) -> String {
     }
 }
 
-/// The reason that holds a timer that is due now, with this setting.
+/// Reason that holds a timer that is due now, with this setting.
 pub fn hold(within: Span) -> Option<Hold> {
     let shutdown = holds(announced(), within, clock::walltime())?;
     Some(Hold::Shutdown(words(shutdown.at, shutdown.by)))
 }
 
-/// The directories in which an announcement comes and goes: those of the files, or what is there
-/// of the way to them.
+/// Directories in which an announcement is added and removed: those of the files, or their nearest
+/// existing ancestors.
 pub fn directories() -> Vec<PathBuf> {
     let there = |file: &str| -> Option<PathBuf> {
         let mut above = Path::new(file).ancestors().skip(1);

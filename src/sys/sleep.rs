@@ -1,5 +1,5 @@
-//! Sleeping until something happens: the one place where a waiter and a converge driver
-//! wait. It polls neither for an end nor for a time, where pidfds exist.
+//! Sleeps until something happens: the only code in which a waiter and a converge driver wait. If
+//! pidfds exist, it polls neither for an end nor for a time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,23 +19,23 @@ use again_base::sys::attributes::{SignalState, set_disposition};
 use again_base::sys::pidfd::Handle;
 use again_base::sys::process::is_alive;
 
-/// What ended a sleep.
+/// Event that ended a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
     /// A signal that asks to end.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         number: i32,
-        /// The terminal sent it, and so to the whole foreground process group.
+        /// Whether the terminal sent it, and so to the whole foreground process group.
         by_terminal: bool,
     },
-    /// [`HURRY`]: an operator has changed what is waited for (`again now`).
+    /// [`HURRY`]: an operator has changed a wait (`again now`).
     Hurry,
     /// [`NO_MORE`]: an operator wants no further run (`again stop`).
     NoMore,
-    /// A child has ended, or said something.
+    /// A child has ended, or written output.
     Child,
-    /// The process that was waited for has ended.
+    /// The process has ended.
     Ended,
     /// The time has come.
     Time,
@@ -43,7 +43,7 @@ pub enum Wake {
     Changed,
 }
 
-/// The signals that ask to end.
+/// Signals that ask to end.
 const ENDING: [Signal; 4] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -51,26 +51,26 @@ const ENDING: [Signal; 4] = [
     Signal::SIGQUIT,
 ];
 
-/// Asks a waiter to read its record again, and a driver not to wait any longer.
+/// Signal that asks a waiter to read its record again, and a driver not to wait any longer.
 pub const HURRY: i32 = libc::SIGUSR1;
-/// Asks a driver to start no further run.
+/// Signal that asks a driver to start no further run.
 pub const NO_MORE: i32 = libc::SIGUSR2;
 
-/// How often a held timer looks for a change where no directory can be watched.
+/// Interval at which a held timer checks for a change if no directory can be watched.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 
-/// How often a process is looked at where there is no pidfd_open(2).
+/// Interval for checking a process if there is no pidfd_open(2).
 const LOOK_EVERY_MS: u16 = 500;
 
-/// The code of a signal that the kernel sent, such as for a key on a terminal:
-/// sigaction(2). The libc crate lacks it for musl.
+/// Code of a signal that the kernel sent, such as for a key on a terminal: sigaction(2). The libc
+/// crate lacks it for musl.
 const SI_KERNEL: i32 = 0x80;
 
 /// A signalfd(2) and a timer on CLOCK_BOOTTIME.
 ///
-/// A signalfd tells who sent a signal. The signals it reads are blocked, and a blocked
-/// signal reaches the first process of a container too, which an unblocked one without a
-/// handler does not (pid_namespaces(7)). What arrives late stays pending across exec(3).
+/// A signalfd shows who sent a signal. The signals that it reads are blocked, and a blocked signal
+/// reaches the first process of a container too, which an unblocked one without a handler does not
+/// (pid_namespaces(7)). Signals that arrive late stay pending across exec(3).
 #[derive(Debug)]
 pub struct Sleeper {
     signals: SignalFd,
@@ -79,18 +79,18 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Blocks the signals of [`Wake`] from here on, but not what we were told to ignore.
+    /// Blocks the signals of [`Wake`] from here on, except those that were inherited as ignored.
     ///
     /// # Errors
-    /// Those of sigprocmask(2), signalfd(2) and timerfd_create(2).
+    /// Errors of sigprocmask(2), signalfd(2) and timerfd_create(2).
     pub fn new(inherited: SignalState) -> io::Result<Self> {
-        // Ignored, it would take the exit status of a child away.
+        // If SIGCHLD were ignored, the exit status of a child would be lost.
         set_disposition(libc::SIGCHLD, false);
         let mut set = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGUSR1, Signal::SIGUSR2] {
             set.add(signal);
         }
-        // A blocked signal is delivered even if it is ignored, as by nohup(1).
+        // A blocked signal is delivered even if it is ignored, such as by nohup(1).
         for signal in ENDING.into_iter().filter(|s| !inherited.ignores(*s as i32)) {
             set.add(signal);
         }
@@ -103,14 +103,14 @@ impl Sleeper {
         })
     }
 
-    /// Whether a signal has asked to end so far. Takes all pending signals, so that no program
-    /// that we become gets them; after [`HURRY`] the caller has to look for changes.
+    /// Whether a signal has asked to end so far. Reads all pending signals, so that no program that
+    /// this process becomes gets them; after [`HURRY`] the caller has to check for changes.
     pub fn is_told_to_end(&mut self) -> bool {
         while let Ok(Some(_)) = self.take_signal() {}
         self.told_to_end
     }
 
-    /// Whether a signal that was taken has asked to end.
+    /// Whether a signal that was read has asked to end.
     pub fn was_told_to_end(&self) -> bool {
         self.told_to_end
     }
@@ -130,11 +130,11 @@ impl Sleeper {
         Ok(wake)
     }
 
-    /// Sleeps until a signal arrives, the process has ended, the time has come or the
-    /// watch tells of a change: whichever is first, and in this order.
+    /// Sleeps until a signal arrives, the process has ended, the time has come or the watch reports
+    /// a change: whichever is first, and in this order.
     ///
     /// # Errors
-    /// Those of read(2), timerfd_settime(2) and poll(2).
+    /// Errors of read(2), timerfd_settime(2) and poll(2).
     pub fn sleep(
         &mut self,
         process: Option<&Handle>,
@@ -144,11 +144,11 @@ impl Sleeper {
         self.sleep_and_hear(process, until, watch, None)
     }
 
-    /// The same, or until a child says something, which the caller has to take, or closes
-    /// this output.
+    /// As [`Sleeper::sleep`], but also ends when a child writes to `output`, which the caller has
+    /// to read, or closes it.
     ///
     /// # Errors
-    /// Those of [`Sleeper::sleep`].
+    /// As for [`Sleeper::sleep`].
     pub fn sleep_and_hear(
         &mut self,
         process: Option<&Handle>,
@@ -190,7 +190,7 @@ impl Sleeper {
             let first = ready.find(|(fd, _)| fd.any() == Some(true));
             if let Some((_, Some(wake))) = first {
                 if let (Wake::Changed, Some(watch)) = (wake, watch) {
-                    // Taken off the queue; what changed is looked up afresh.
+                    // Only clears the queue; the caller finds out what changed.
                     let _ = watch.files.read_events();
                 }
                 return Ok(wake);
@@ -199,7 +199,7 @@ impl Sleeper {
     }
 }
 
-/// Lets a timer expire then, or never.
+/// Lets a timer expire at this time, or never.
 fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
     let Some(at) = until else {
         return Ok(timer.unset()?);
@@ -213,15 +213,15 @@ fn set_timer(timer: &TimerFd, until: Option<Boottime>) -> io::Result<()> {
     Ok(())
 }
 
-/// Directories watched for files that come, go or are replaced.
+/// Watch on directories for files that are added, removed or replaced.
 #[derive(Debug)]
 pub struct Watch {
     files: Inotify,
-    /// Readable once somebody has set the wall clock, for good.
+    /// Timer that becomes, and stays, readable once the wall clock is set.
     clock: Option<TimerFd>,
 }
 
-/// The inotify events of a file in a directory, or the directory, that came, went or was replaced.
+/// Inotify events for a file in a directory, or the directory, that was added, removed or replaced.
 const COMES_AND_GOES: AddWatchFlags = AddWatchFlags::IN_DELETE
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_MOVED_TO)
@@ -230,10 +230,10 @@ const COMES_AND_GOES: AddWatchFlags = AddWatchFlags::IN_DELETE
     .union(AddWatchFlags::IN_MOVE_SELF);
 
 impl Watch {
-    /// Watches the directories that exist; none is fine.
+    /// Watches those of the directories that exist, if any.
     ///
     /// # Errors
-    /// Those of inotify_init1(2) and inotify_add_watch(2), such as a limit that is reached.
+    /// Errors of inotify_init1(2) and inotify_add_watch(2), such as a limit that is reached.
     pub fn on<'a>(directories: impl IntoIterator<Item = &'a Path>) -> io::Result<Self> {
         let files = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let watch = Watch { files, clock: None };
@@ -241,8 +241,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches these directories too, also for directories that are made in them, and the wall
-    /// clock. Good for one wake.
+    /// Also watches these directories, including new directories in them, and the wall clock. Valid
+    /// for one wake.
     ///
     /// # Errors
     /// Errors of [`Watch::on`], timerfd_create(2) and timerfd_settime(2).

@@ -1,10 +1,10 @@
 //! A waiter's name in ps(1).
 #![allow(unsafe_code)]
 
-/// Room for the title, which the requester leaves as the last argument.
+/// Space for the title in bytes, which the requester reserves as the last argument.
 pub const ROOM: usize = 160;
 
-/// Replaces the command line of this process with `title`, cut to what fits.
+/// Replaces the command line of this process with `title`, cut to the available space.
 ///
 /// Nothing may use the C runtime's argv afterwards; our arguments were copied.
 pub fn set(title: &str) {
@@ -14,8 +14,8 @@ pub fn set(title: &str) {
     let Some((start, end)) = argument_area(&stat) else {
         return;
     };
-    // The last byte stays NUL: that tells the kernel that this is still a plain
-    // command line (proc_pid_cmdline(5)).
+    // The last byte stays NUL, which shows the kernel that this is still a plain command line
+    // (proc_pid_cmdline(5)).
     let length = title.len().min(end - start - 1);
     let area: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: the kernel says that the argument strings of this process lie

@@ -1,5 +1,5 @@
-//! What the processes of runs do, for people: one scan of the machine by sysinfo. Who a process is, and whether it lives, is a
-//! question to [`again_base::sys::process`].
+//! The activity of the processes of runs, for people: one scan of the machine with sysinfo. The
+//! identity and liveness of a process come from [`again_base::sys::process`].
 #![forbid(unsafe_code)]
 
 use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System, UpdateKind};
@@ -9,16 +9,16 @@ use again_base::sys::clock::boottime;
 use again_base::sys::machine::replacement;
 use again_base::sys::process::{identify, is_alive};
 
-/// How many characters of a command line are kept. Its user chose them.
+/// Maximum number of characters of a command line that are kept. Its user chose them.
 const COMMAND: usize = 160;
 
-/// These processes and all below them, but this one. Where there are none, or the caller may not see them (proc(5), hidepid), the tree
-/// lacks them.
+/// Tree of these processes and all below them, except this one. The tree lacks those that do not
+/// exist or that the caller may not see (proc(5), hidepid).
 pub fn scan(roots: &[Identity]) -> Tree {
     if roots.is_empty() || replacement().is_some() {
         return Tree::default();
     }
-    // Otherwise it keeps a file open for each process.
+    // Otherwise sysinfo keeps a file open for each process.
     sysinfo::set_open_files_limit(0);
     let mut system = System::new();
     let parents = ProcessRefreshKind::nothing().without_tasks();
@@ -37,13 +37,13 @@ pub fn scan(roots: &[Identity]) -> Tree {
     let mut pids: Vec<Pid> = pids.map(Pid::from).filter(|pid| *pid != this).collect();
     pids.sort_unstable();
     pids.dedup();
-    // Command lines can be long, and anybody's: only those are read.
+    // Command lines can be long, and any user's: only those of these processes are read.
     let work = parents.with_cmd(UpdateKind::Always);
     let work = work.with_memory().with_cpu();
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), false, work);
     let found = pids.iter().filter_map(|pid| system.process(*pid));
     let living = found.filter(|one| one.status() != ProcessStatus::Zombie);
-    // sysinfo goes by /proc/uptime, which may count from the start of a container.
+    // sysinfo uses /proc/uptime, which may count from the start of a container.
     let aged = living.filter_map(|one| {
         let who = identify(i32::try_from(one.pid().as_u32()).ok()?).ok()?;
         Some(process(one, boottime().since(who.started())))

@@ -1,27 +1,27 @@
-//! systemd, as far as it cleans up after processes: units, and scopes to leave them for.
+//! systemd's cleanup of processes: units, and scopes that processes can move to.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use again_base::sys::process::{lossy, read_whole};
 
-/// A property of scopes since systemd 253 (its NEWS), which some distributions have added to
+/// Property of scopes since systemd 253 (its NEWS), which some distributions have backported to
 /// 252: systemd.scope(5).
 const OOM_POLICY: &str = "OOMPolicy";
 
-/// Whether systemd is here to make a scope, by sd_booted(3).
+/// Whether systemd is running and can create a scope: sd_booted(3).
 pub fn systemd_is_here() -> bool {
     Path::new("/run/systemd/system").is_dir()
 }
 
-/// Whether this process is in the cgroup of a service or of a login session, so
-/// that something may clean up after it.
+/// Whether this process is in the cgroup of a service or of a login session, so that something may
+/// clean up after it.
 pub fn is_in_a_unit() -> bool {
     read_whole("/proc/self/cgroup").is_ok_and(|text| is_a_units_cgroup(&lossy(text)))
 }
 
-/// Reads proc_pid_cgroup(5): systemd's own hierarchy is the unified one, or on older
-/// systems the one named systemd. The others may have been set up by anybody.
+/// Whether proc_pid_cgroup(5) names a service or scope in systemd's own hierarchy: the unified one,
+/// or on older systems the one named systemd. Anybody may have set up the others.
 pub fn is_a_units_cgroup(text: &str) -> bool {
     text.lines()
         .filter_map(|line| {
@@ -36,9 +36,8 @@ pub fn is_a_units_cgroup(text: &str) -> bool {
         })
 }
 
-/// The command line, up to the command, that runs it in a scope of its own: systemd-run(1).
-/// With `policy` one process of the scope that is killed for want of memory does not take
-/// the others along.
+/// Command line, up to the command, that runs it in a scope of its own: systemd-run(1). With
+/// `policy`, if one process of the scope is killed for lack of memory, the others continue.
 pub fn scope(unit: &str, description: &str, policy: bool) -> Vec<OsString> {
     let mut words = ["/usr/bin/systemd-run", "--scope", "--quiet", "--collect"]
         .map(OsString::from)
@@ -56,8 +55,7 @@ pub fn scope(unit: &str, description: &str, policy: bool) -> Vec<OsString> {
     words
 }
 
-/// The limits of the unit that we are in, as properties of systemd.resource-control(5): those
-/// of the unified hierarchy.
+/// Limits of our unit, as properties of systemd.resource-control(5), from the unified hierarchy.
 fn limits() -> impl Iterator<Item = String> {
     let text = lossy(read_whole("/proc/self/cgroup").unwrap_or_default());
     let directory = own_unit(&text).map(|path| format!("/sys/fs/cgroup{path}"));
@@ -78,14 +76,14 @@ const LIMITS: [(&str, &str); 7] = [
     ("io.weight", "IOWeight"),
 ];
 
-/// The cgroup of the unit, which may have others below it.
+/// Cgroup of the unit, which may have others below it.
 fn own_unit(text: &str) -> Option<String> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     let end = path.find(".service")? + ".service".len();
     Some(path[..end].to_owned())
 }
 
-/// A property by the text of its file; none where there is no limit.
+/// Property from the text of its file; None if there is no limit.
 fn limit(property: &str, text: &str) -> Option<String> {
     let mut words = text.split_ascii_whitespace();
     let value = words.next().filter(|value| *value != "max")?;

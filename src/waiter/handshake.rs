@@ -1,14 +1,14 @@
-//! How a waiter is started: both sides.
+//! The start of a waiter, from both sides.
 //!
 //! ```text
 //! requester                                       waiter
 //! Starting::begin   "again wait ORDER LOCK RUN GO READY"   Inherited::take
-//! Starting::finish  <── READY: one byte, or why not ──     Inherited::is_ready, cannot
+//! Starting::finish  <── READY: one byte or an error ──     Inherited::is_ready, cannot
 //! record, close GO  ── GO: its end ──>                     Inherited::is_ready
 //! ```
 //!
-//! The five are numbers of descriptors. The order is in memory: its environment may not
-//! be kept on disk. A pidfd, if there is one, holds the run.
+//! The five arguments are numbers of descriptors. The order is in memory, because its environment
+//! may not be stored on disk. A pidfd, if there is one, holds the run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,34 +24,34 @@ use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::spawn::{self, Image, Plan};
 use anyhow::Result;
 
-/// The verb, which the ordinary command line does not know.
+/// Verb of the waiter, which the ordinary command line does not know.
 pub const NAME: &str = "wait";
-/// Variables that a waiter inherits. The rerun gets none of them from it.
+/// Variables that a waiter inherits. It does not pass them on to the rerun.
 const VARIABLES: &[&str] = &[
     "AGAIN_LOG",
     #[cfg(feature = "shift-clock")]
     "SHIFT_CLOCK",
 ];
 
-/// The byte by which a waiter says that it is there (ASCII's ACK).
+/// Byte with which a waiter reports that it is ready (ASCII's ACK).
 const READY: u8 = 0x06;
 
-/// A waiter that has been started and is not ready yet.
+/// Waiter that has been started and is not ready yet.
 #[derive(Debug)]
 pub struct Starting {
-    /// Its process.
+    /// Process of the waiter.
     pub waiter: Identity,
     ready: OwnedFd,
     go: OwnedFd,
     limit: Duration,
 }
 
-/// Why a waiter did not get ready.
+/// Reason why a waiter did not get ready.
 #[derive(Debug)]
 pub enum NotReady {
-    /// It could not be started, or not be waited for.
+    /// The waiter could not be started, or the wait for it failed.
     Failed(io::Error),
-    /// It ended with this message.
+    /// The waiter ended with this message.
     Said(String),
 }
 
@@ -62,16 +62,16 @@ impl From<io::Error> for NotReady {
 }
 
 impl Starting {
-    /// How long a program may take to start.
+    /// Maximum time that a program may take to start.
     const LIMIT: Duration = Duration::from_secs(30);
-    /// How long a program that starts the waiter elsewhere may take.
+    /// Maximum time that a program which starts the waiter elsewhere may take.
     const LIMIT_THROUGH: Duration = Duration::from_secs(10);
 
-    /// Starts a waiter for what is in the order, with the order's file locked; with words,
-    /// by the command line of a program that starts it elsewhere, and becomes it.
+    /// Starts a waiter for the order, with the order's file locked. A nonempty `through` is the
+    /// command line of a program that starts the waiter elsewhere and becomes it.
     ///
     /// # Errors
-    /// Those of pipe(2) and fork(2).
+    /// Errors of pipe(2) and fork(2).
     pub fn begin(
         order: &OwnedFd,
         lock: &OwnedFd,
@@ -125,11 +125,11 @@ impl Starting {
         })
     }
 
-    /// Waits until the waiter says that it is there. It goes on once the returned end is
-    /// closed, and reads in the record whether it is in charge.
+    /// Waits until the waiter reports that it is ready. The waiter continues once the returned end
+    /// of the pipe is closed, and reads in the record whether it is in charge.
     ///
     /// # Errors
-    /// Why it is not there; it is none any more then.
+    /// The reason why the waiter is not ready; it has then been ended.
     pub fn finish(self) -> Result<OwnedFd, NotReady> {
         match await_ready(File::from(self.ready), self.limit) {
             Ok(()) => Ok(self.go),
@@ -162,12 +162,12 @@ fn await_ready(mut ready: File, limit: Duration) -> Result<(), NotReady> {
     Err(io::Error::from(io::ErrorKind::TimedOut).into())
 }
 
-/// What a waiter was started with.
+/// Descriptors with which a waiter was started.
 #[derive(Debug)]
 pub struct Inherited {
-    /// The order, in memory.
+    /// Order, in memory.
     pub order: File,
-    /// The order's file. Its lock is the sign of life that needs no pid.
+    /// File of the order. Its lock shows that the waiter lives, without a pid.
     pub lock: File,
     run: Option<OwnedFd>,
     go: File,
@@ -175,8 +175,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes the descriptors that the arguments name. None if they are not what
-    /// [`Starting::begin`] passes.
+    /// Takes the descriptors from the arguments. None if they are not as [`Starting::begin`] passes
+    /// them.
     pub fn take(arguments: &[OsString]) -> Option<Self> {
         let take = |at: usize| {
             let number: i32 = arguments.get(at)?.to_str()?.parse().ok()?;
@@ -191,13 +191,13 @@ impl Inherited {
         })
     }
 
-    /// Says why there will be no waiter.
+    /// Reports why there will be no waiter.
     pub fn cannot(mut self, why: &str) {
         let _ = self.ready.write_all(why.as_bytes());
     }
 
-    /// Says that the waiter is there, and waits until the requester has seen to the record,
-    /// or is dead. The order, its lock, and the run.
+    /// Reports that the waiter is ready, and waits until the requester has committed the record, or
+    /// has died. Returns the order, its lock, and the run.
     pub fn is_ready(mut self, run: Option<Identity>) -> (File, File, Option<Handle>) {
         let _ = self.ready.write_all(&[READY]);
         drop(self.ready);

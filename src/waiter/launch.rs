@@ -1,4 +1,4 @@
-//! From a waiter to the rerun: judge once more under the lock, record the start, exec.
+//! From a waiter to the rerun: decide once more under the lock, record the start, exec.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -30,22 +30,23 @@ use again_base::sys::process::own_identity;
 use again_base::sys::spawn::{self, ExecFailure, Image};
 use again_base::sys::{attributes, user};
 
-/// A rerun whose start is on record, and which this process is about to become.
+/// Rerun whose start is on record, and which this process is about to become.
 #[derive(Debug)]
 pub struct Start<'a> {
     world: &'a World,
     order: &'a Order,
-    /// The timer, which is no longer pending.
+    /// Timer, which is no longer pending.
     pub timer: Timer,
     log: Option<File>,
     _observer: Option<Observer>,
     whole: File,
 }
 
-/// Records the start of the rerun. None if no rerun is to start after all: the next look tells why.
+/// Records the start of the rerun. None if no rerun is to start after all: the next observation
+/// shows why.
 ///
 /// # Errors
-/// What failed. Either nothing has changed, or record and history say it too.
+/// The failed operation. Either nothing has changed, or record and history say it too.
 pub fn launch<'a>(
     world: &'a mut World,
     ledger: &Ledger,
@@ -58,11 +59,11 @@ pub fn launch<'a>(
     // Settle first: a rerun that never began must not count as a run that satisfies this timer.
     let settled = outcome::settle(&world.store, &mut locked.record, &now);
     let view = world.view(ledger, &locked.record, Some(order))?;
-    // A signal that arrives from here on stays pending, and is the rerun's.
+    // A signal that arrives from here on stays pending, and reaches the rerun.
     if step(&view) != Step::Launch || is_told_to_end() {
         return Ok(None);
     }
-    // Open before anything is recorded: what cannot be emptied is not started.
+    // Opened before anything is recorded: a rerun whose order cannot be emptied is not started.
     let whole = world.order_to_empty()?;
     let Some(mut timer) = ledger.take(&mut locked.record, &now) else {
         return Ok(None);
@@ -98,7 +99,8 @@ pub fn launch<'a>(
     }
     drop(locked);
     settled.note_without_logs(store, &ticket.target);
-    // Dated by the moment that the cap counts: a slow disk has put that well before now.
+    // The entry has the time that the cap counts; a slow disk may have moved that well into the
+    // past.
     let lost = created.as_ref().err();
     let lost = lost.map(|why| format!("its output is lost: {why}"));
     let reason = lost.as_deref().unwrap_or_default();
@@ -125,7 +127,7 @@ pub fn launch<'a>(
 }
 
 impl Start<'_> {
-    /// Becomes the rerun. Returns why it could not, which record and history say too.
+    /// Becomes the rerun. Returns why that failed, which record and history say too.
     pub fn become_rerun(self) -> Error {
         let Err(e) = execute(&self);
         not_started(self.world, &self.timer, &e)
@@ -159,8 +161,8 @@ fn not_started(world: &World, timer: &Timer, why: &Error) -> Error {
     anyhow!("timer '{name}': the rerun could not be started: {reason}")
 }
 
-/// Starts the observer of an agent's rerun; it begins when this process has become the rerun. A wrapper has none: the
-/// Puppet that it starts need not be below it.
+/// Starts the observer of an agent's rerun; it begins when this process has become the rerun. A
+/// wrapper does not get one, because the Puppet that it starts need not be below it.
 fn observe(world: &World, order: &Order, timer: &Timer) -> Option<Observer> {
     let World { store, ticket, .. } = world;
     let start = || Observer::start(store, ticket, order, timer);
@@ -183,8 +185,8 @@ impl std::fmt::Display for CannotEmpty {
 
 impl std::error::Error for CannotEmpty {}
 
-/// Puts the timer back on the record, whose rerun did not begin: this process ends, and another waiter takes
-/// its place.
+/// Puts the timer of a rerun that did not begin back on the record: this process ends, and another
+/// waiter replaces it.
 fn put_back(world: &World) -> Result<()> {
     let (me, now) = (own_identity()?, moment());
     let mut locked = world.store.lock_existing(&world.ticket.target)?;
@@ -194,7 +196,7 @@ fn put_back(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Gets the start onto the disk, and notes which process the rerun is.
+/// Records the start on disk, and notes which process the rerun is.
 fn record(
     world: &World,
     locked: &mut Locked,
@@ -227,8 +229,8 @@ fn record(
         before_start: Some(Box::new(before_start)),
     };
     locked.record.note_start(running.clone(), timer.cap);
-    // It refers to this process only, so it is harmless should we die before the record
-    // counts.
+    // The note refers to this process only, so it is harmless if this process dies before the
+    // record is committed.
     world.store.note_rerun(&Rerun {
         process,
         boot: now.boot.clone(),
@@ -253,13 +255,13 @@ fn undo(world: &World, mut locked: Locked, before: Record, timer: &Timer, now: &
     }
 }
 
-/// Says everywhere that the rerun did not start after all.
+/// Removes the start from all records, since the rerun did not start after all.
 fn take_back(world: &World, timer: &Timer, reason: &str) {
     let (store, name) = (&world.store, &world.ticket.name);
     let forget = || -> Result<()> {
         let me = own_identity()?;
         store.forget_rerun(me, clock::place());
-        // Whoever finds it ended must not take it for one that never began.
+        // A process that finds the rerun ended must not conclude that it never began.
         store.empty_order(&world.ticket.target, &timer.token);
         let mut locked = store.lock_existing(&world.ticket.target)?;
         let record = &mut locked.record;
@@ -296,7 +298,7 @@ fn execute(start: &Start<'_>) -> Result<Infallible> {
         .with_context(|| format!("cannot change to {}", directory.display()))?;
     let input = order.input.as_ref();
     let input = input.map_or_else(|| PathBuf::from("/dev/null"), Bytes::path);
-    // Nothing that could have us wait: another file may have taken its name.
+    // Not a file that could block: another file may have got its name.
     let is_safe = std::fs::metadata(&input).map(|meta| meta.is_file() || is_null(&meta));
     if !is_safe.with_context(|| format!("cannot see the standard input {}", input.display()))? {
         bail!(
@@ -335,13 +337,13 @@ fn execute(start: &Start<'_>) -> Result<Infallible> {
     }
 }
 
-/// The environment of the rerun, but for what it is told of itself.
+/// Environment of the rerun, without the variables that describe the rerun itself.
 pub fn environment_of(order: &Order) -> Vec<OsString> {
     let environment = order.environment.clone().unwrap_or_else(clean_environment);
     environment.iter().map(Bytes::os).collect()
 }
 
-/// The environment that a service manager would give, where none was kept.
+/// Environment as a service manager would set it, if none was stored.
 fn clean_environment() -> Vec<Bytes> {
     let uid = user::effective();
     let path = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_vec();

@@ -1,8 +1,8 @@
-//! What a waiter knows of its timer, whether the record says it or not: when the runs ended,
-//! when the timer is due, and how far the cap has put it off.
+//! A waiter's knowledge of its timer, whether it is on record or not: when the runs ended, when the
+//! timer is due, and how far the cap has delayed it.
 //!
-//! Knowing and writing are two things. The record is changed when the waiter goes to
-//! sleep, or with the start: a rerun that follows at once costs one change.
+//! The record is changed only when the waiter goes to sleep, or with the start, so that a rerun
+//! that follows immediately costs one change.
 
 use crate::policy::cap;
 use crate::policy::waiter::{AtDue, Blocker, Due, Service, Slot, View};
@@ -11,39 +11,39 @@ use crate::state::record::{Record, Running, Timer, Waits};
 use crate::state::standing::Standing;
 use again_base::model::{Boottime, Identity, Moment, Obstacle, Span};
 
-/// What one waiter knows of its timer.
+/// One waiter's knowledge of its timer.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     name: String,
     token: String,
     boot: String,
-    /// The runs that this waiter saw to have ended, and when it did.
+    /// Runs that this waiter saw to have ended, and when it did.
     ended: Vec<(Identity, Boottime)>,
-    /// The newest decision of the cap.
+    /// Newest decision of the cap to delay the timer.
     put_off: Option<PutOff>,
 }
 
-/// The cap has put the timer off.
+/// Delay of the timer by the cap.
 #[derive(Debug, Clone, Copy)]
 struct PutOff {
     due: Boottime,
     by: Span,
-    /// The record's value at that time. While the record still says so, it lacks this
-    /// decision.
+    /// Due time in the record at the moment of the decision. While the record still has that value,
+    /// it lacks this decision.
     instead_of: Option<Boottime>,
 }
 
-/// Why a timer that is due does not start.
+/// Reason why a due timer does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
-    /// It is held, for this reason.
+    /// The timer is held, for this reason.
     Held(String),
-    /// Its waiter waits for something.
+    /// The waiter waits for something.
     Waits(Waits),
 }
 
 impl Why {
-    /// That its waiter waits for this.
+    /// Reason that the waiter waits for this obstacle.
     pub fn waits(what: Obstacle, words: &str) -> Option<Why> {
         let words = words.to_owned();
         Some(Why::Waits(Waits { what, words }))
@@ -51,7 +51,7 @@ impl Why {
 }
 
 impl Ledger {
-    /// A ledger that knows nothing yet.
+    /// Empty ledger.
     pub fn new(ticket: &Ticket, boot: &str) -> Self {
         Ledger {
             name: ticket.name.clone(),
@@ -62,31 +62,31 @@ impl Ledger {
         }
     }
 
-    /// The timer's name.
+    /// Name of the timer.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The waiter's timer, if the record still names it.
+    /// Timer of this waiter, if the record still names it.
     pub fn timer<'a>(&self, record: &'a Record) -> Option<&'a Timer> {
         let timer = record.timers.get(&self.name);
         timer.filter(|timer| timer.token == self.token)
     }
 
-    /// Takes note that a run which asked has ended.
+    /// Records that a requesting run has ended.
     pub fn saw_end(&mut self, run: Identity, now: Boottime) {
         if !self.ended.iter().any(|(who, _)| *who == run) {
             self.ended.push((run, now));
         }
     }
 
-    /// When the timer is due, if that is known: the latest of the times promised under its
-    /// name, by the record and by what the record still lacks.
+    /// Due time of the timer, if known: the latest of the times promised under its name, according
+    /// to the record and to the knowledge that the record still lacks.
     pub fn due(&self, record: &Record) -> Option<Due> {
         let timer = self.timer(record)?;
         let said = self.said(timer);
-        // A hurried timer accepts any run from now on. The cap's delay is no part of the wait
-        // that was asked for.
+        // A hurried timer accepts any run from now on. The delay by the cap is not a part of the
+        // requested wait.
         let (delta, jitter) = match timer.hurry {
             true => (Span::ZERO, Span::ZERO),
             false => (timer.delta, timer.jitter + timer.put_off),
@@ -98,7 +98,7 @@ impl Ledger {
             due.least = due.least.max(other.least);
             due.at = due.at.max(other.at);
         }
-        // Nor does a run do the job of triggers that are not ready for it, unless a person hurries.
+        // A run does not do the job of triggers that are not ready for it, unless a person hurries.
         let is_here = timer.boot == self.boot && !timer.hurry;
         if let Some(ready) = timer.ready().filter(|_| is_here) {
             due.least = due.least.max(ready);
@@ -110,9 +110,9 @@ impl Ledger {
         Some(due)
     }
 
-    /// When one request is due: as it was said, or from the end of its run on. The end of a run is
-    /// one moment for all its timers, whichever waiter saw it first, so that one rerun can
-    /// do the job of several.
+    /// Due time of one request: the recorded time, or the time counted from the end of its run. The
+    /// end of a run is one moment for all its timers, whichever waiter saw it first, so that one
+    /// rerun can do the job of several.
     fn due_of(
         &self,
         record: &Record,
@@ -138,7 +138,7 @@ impl Ledger {
         timer.due.filter(|_| timer.boot == self.boot)
     }
 
-    /// Takes note that the cap puts the timer off.
+    /// Records that the cap delays the timer.
     pub fn put_off(&mut self, record: &Record, due: Boottime, now: Boottime) {
         self.put_off = Some(PutOff {
             due,
@@ -147,14 +147,14 @@ impl Ledger {
         });
     }
 
-    /// Forgets a delay by the cap that the record lacks: the record has changed, so the cap
-    /// decides again.
+    /// Forgets a delay by the cap that the record lacks: the record has changed, so the cap decides
+    /// again.
     pub fn forget_put_off(&mut self) {
         self.put_off = None;
     }
 
-    /// Enters into the record what it lacks of all this, and why the timer does not start although
-    /// it is due. Whether the record has changed.
+    /// Writes into the record the knowledge that it lacks, and why the due timer does not start.
+    /// Returns whether the record has changed.
     pub fn enter(&self, record: &mut Record, why: Option<&Why>, now: &Moment) -> bool {
         let due = self.due(record).map(|due| due.at);
         let Some(before) = self.timer(record).cloned() else {
@@ -183,7 +183,7 @@ impl Ledger {
         changed
     }
 
-    /// The world as far as it matters before the timer is due.
+    /// View of the world before the timer is due.
     pub fn view(&self, record: &Record, now: Boottime, run_alive: bool) -> View {
         View {
             now,
@@ -195,7 +195,7 @@ impl Ledger {
         }
     }
 
-    /// What the record says of the world once the timer is due: nothing of the machine.
+    /// View from the record once the timer is due, without the state of the machine.
     pub fn at_due(
         &self,
         record: &Record,
@@ -230,7 +230,7 @@ impl Ledger {
         })
     }
 
-    /// Takes the timer off the record, which is told all of this before.
+    /// Removes the timer from the record, after the ledger was written into it.
     pub fn take(&self, record: &mut Record, now: &Moment) -> Option<Timer> {
         self.enter(record, None, now);
         self.timer(record)?;

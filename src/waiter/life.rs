@@ -1,4 +1,4 @@
-//! A waiter's life: look at the world, take one step, and look again after every sleep.
+//! A waiter's main loop: observe the world, take one step, and observe again after every sleep.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -26,50 +26,51 @@ use again_base::sys::clock::{self, moment};
 use again_base::sys::localtime;
 use again_base::sys::pidfd::{self, Handle};
 
-/// After a failure that may pass, such as that of a full disk, the next attempt is
-/// made after this long; from then on after twice as long each time.
+/// Pause before the first retry after a failure that may be transient, such as a full disk. It
+/// doubles with each retry.
 const FIRST_PAUSE: Span = Span::from_secs(1);
-/// How long a run that is stuck may take to end after TERM.
+/// Time that a stuck run has to end after TERM.
 const GRACE: Span = Span::from_secs(10);
-/// The longest pause between attempts.
+/// Maximum pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// How long words in the record stay if the waiter only waits for the same thing in other words.
+/// Time for which words in the record stay if the waiter only waits for the same thing in other
+/// words.
 const WORDS_STAY: Span = Span::from_secs(60);
 
-/// A waiter.
+/// State of a waiter.
 #[derive(Debug)]
 pub struct Life {
-    /// Where it looks.
+    /// State that the waiter observes.
     pub world: World,
-    /// What it knows of its timer.
+    /// Knowledge of the timer.
     pub ledger: Ledger,
-    /// The order, once it was needed.
+    /// Order, once it was needed.
     order: Option<Order>,
-    /// The last line in the log.
+    /// Last line in the log.
     shown: String,
-    /// The run that was told to end, and its deadline.
+    /// Run that was sent a signal to end, with its deadline.
     told: Option<(Identity, Boottime)>,
-    /// The question for a slot, while there is no answer.
+    /// Request for a slot that has no answer yet.
     question: Option<Question>,
-    /// Whether a slot was ever asked for: this process may have one, or a place among those
-    /// who wait, until it ends.
+    /// Whether a slot was ever requested: this process may hold one, or a position in the queue,
+    /// until it ends.
     has_asked: bool,
-    /// Why there was no slot.
+    /// Reason why there was no slot.
     denied: String,
-    /// How long to wait before the next attempt at what failed.
+    /// Pause before the next attempt after a failure.
     pause: Span,
-    /// The last failure that was logged.
+    /// Last failure that was logged.
     trouble: String,
-    /// When it last wrote into the record.
+    /// Time of the last write into the record.
     written: Boottime,
 }
 
-/// Effect that a look at the world calls for.
+/// Action after an observation of the world.
 #[derive(Debug)]
 pub enum Turn {
-    /// Look again.
+    /// Observe again.
     Look,
-    /// Sleep, and look again.
+    /// Sleep, then observe again.
     Sleep(Rest),
     /// [`Life::finish`].
     Finish(Finish),
@@ -79,19 +80,19 @@ pub enum Turn {
     End,
 }
 
-/// What to sleep for, whichever is first.
+/// Events that end a sleep, whichever is first.
 #[derive(Debug, Default)]
 pub struct Rest {
     what: String,
     process: Option<Rc<Handle>>,
     until: Option<Boottime>,
-    /// Files whose change ends the sleep too.
+    /// Files whose change also ends the sleep.
     files: Option<Files>,
     why: Option<Why>,
 }
 
-/// Files that a waiter watches: those that hold a timer or show another run; for a shutdown those
-/// that announce it too, and the clock.
+/// Files that a waiter watches: those that hold a timer or show another run; for a shutdown also
+/// those that announce it, and the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
     Holds,
@@ -99,7 +100,7 @@ enum Files {
 }
 
 impl Life {
-    /// The life of the waiter in this world.
+    /// State of the waiter in this world.
     pub fn new(world: World) -> Self {
         Life {
             ledger: Ledger::new(&world.ticket, &clock::boot_id()),
@@ -116,11 +117,11 @@ impl Life {
         }
     }
 
-    /// Lives until there is a reason to end, and retries after failures that may pass. Does
-    /// not return if it becomes the rerun.
+    /// Runs until there is a reason to end, and retries after failures that may be transient. Does
+    /// not return if the process becomes the rerun.
     ///
     /// # Errors
-    /// Why it has to give up.
+    /// The reason why the waiter gives up.
     pub fn live(mut self, mut sleeper: Sleeper) -> Result<()> {
         let record = self.world.store.read(&self.world.ticket.target);
         if let Ok(Some(record)) = record
@@ -140,7 +141,7 @@ impl Life {
     }
 
     /// Does the work that Puppet need not wait for: syncs the promise to disk, and ends the waiter
-    /// that it replaces.
+    /// that this one replaces.
     pub fn begin(&mut self, is_interrupted: &mut dyn FnMut() -> bool) {
         let World { store, ticket, .. } = &self.world;
         if let Err(e) = store.sync_all(&ticket.target, &self.world.lock) {
@@ -157,7 +158,7 @@ impl Life {
         let name = &self.world.ticket.name;
         title::set(&format!("again: timer '{name}' {words}"));
         let why = Why::waits(Obstacle::Other, &words);
-        // The disk may be what fails.
+        // The disk may be the cause of the failure.
         let record = self.world.record();
         let _ = record.and_then(|mut record| self.write_down(&mut record, why.as_ref()));
         let rest = Rest {
@@ -169,7 +170,7 @@ impl Life {
     }
 
     fn go_on(&mut self, sleeper: &mut Sleeper) -> Result<()> {
-        // None: not set yet. Some((_, None)): it cannot be had.
+        // None: not set yet. Some((_, None)): watching failed.
         let mut watch: Option<(Files, Option<Watch>)> = None;
         loop {
             let is_blind = matches!(watch, Some((_, None)));
@@ -186,29 +187,29 @@ impl Life {
             watch = watch.filter(|(files, _)| rest.files == Some(*files));
             if let (Some(files), None) = (rest.files, &watch) {
                 watch = Some((files, self.watch(files)));
-                // Looks once more, lest a change falls between.
+                // Observes once more, so that no change in between is missed.
                 continue;
             }
             self.show(&rest.what);
             let watched = watch.as_ref().and_then(|(_, watch)| watch.as_ref());
             let wake = self.sleep(sleeper, &rest, watched)?;
             if rest.files == Some(Files::Shutdown) && wake == Wake::Changed {
-                // A directory may have come that is to be watched.
+                // A new directory may have to be watched.
                 watch = None;
             }
         }
     }
 
-    /// Looks at the world. Before a sleep it writes what the record lacks.
+    /// Observes the world. Before a sleep it writes into the record what the record lacks.
     ///
     /// # Errors
-    /// What keeps the world from being seen, or that the timer is lost with its record.
+    /// The failed observation, or that the timer is lost with its record.
     pub fn turn(&mut self, told_to_end: bool, is_blind: bool) -> Result<Turn> {
         self.hear();
         let mut record = self.world.record()?;
         let next = self.decide(&record, told_to_end)?;
         if !matches!(next, Step::AwaitSlot(_) | Step::Launch) {
-            // No slot is waited for while there is something else to wait for.
+            // A slot is not requested while there is something else to wait for.
             (self.question, self.world.slot) = (None, Slot::Wanted);
             if self.has_asked && next.is_long() && self.pass_on() {
                 return Ok(Turn::End);
@@ -228,8 +229,9 @@ impl Life {
         Ok(Turn::Sleep(rest))
     }
 
-    /// Leaves the words in the record for a minute if it waits for the same thing in other words: with each run that ends before it in the
-    /// queue of a slot they change, and each write would wake all waiters of the target.
+    /// Leaves the words in the record for a minute if the waiter waits for the same thing in other
+    /// words. With each run that ends before it in the queue of a slot they change, and each write
+    /// would wake all waiters of the target.
     fn keep_words(&self, record: &Record, rest: &mut Rest) {
         let old = self
             .ledger
@@ -245,10 +247,10 @@ impl Life {
         }
     }
 
-    /// Records the start of the rerun, unless the record has changed since the look.
+    /// Records the start of the rerun, unless the record has changed since the observation.
     ///
     /// # Errors
-    /// What failed. Either nothing has changed, or record and history say it too.
+    /// The failed operation. Either nothing has changed, or record and history say it too.
     pub fn launch(
         &mut self,
         is_told_to_end: &mut dyn FnMut() -> bool,
@@ -257,7 +259,7 @@ impl Life {
         launch(&mut self.world, &self.ledger, order, is_told_to_end)
     }
 
-    /// The next step that the waiter has to sleep for or act on.
+    /// Next step that the waiter has to sleep for or act on.
     fn decide(&mut self, record: &Record, told_to_end: bool) -> Result<Step> {
         let mut looks = false;
         loop {
@@ -280,7 +282,7 @@ impl Life {
         }
     }
 
-    /// What a step has us sleep for. None if the wait is over already.
+    /// Events to sleep for in a step. None if the wait is over already.
     fn rest(&mut self, step: &Step, is_blind: bool) -> Result<Option<Rest>> {
         let mut rest = Rest::default();
         let again = Some(clock::boottime() + LOOK_AGAIN);
@@ -355,7 +357,7 @@ impl Life {
         Ok(Some(rest))
     }
 
-    /// Asks for a slot, unless that was done. None if it cannot be.
+    /// Requests a slot, unless that was done. None if that fails.
     fn ask(&mut self) -> Option<&Question> {
         if self.question.is_none() {
             let order = self.order.as_ref()?;
@@ -368,8 +370,8 @@ impl Life {
         self.question.as_ref()
     }
 
-    /// Gives the timer to a new waiter, which has asked for no slot yet. Whether that is done:
-    /// this one ends then, and with it whatever slot it has, so that others need not wait for it.
+    /// Gives the timer to a new waiter, which has not requested a slot yet. Returns whether that
+    /// succeeded: this waiter then ends and frees its slot, so that others need not wait for it.
     fn pass_on(&mut self) -> bool {
         let World { store, ticket, .. } = &self.world;
         let pass = || -> Result<()> {
@@ -404,7 +406,7 @@ impl Life {
             .is_ok()
     }
 
-    /// Hears what was said to the question for a slot.
+    /// Processes the answer to the request for a slot, if there is one.
     fn hear(&mut self) {
         if let Some(answer) = self.question.as_mut().and_then(Question::hear) {
             self.question = None;
@@ -412,7 +414,7 @@ impl Life {
         }
     }
 
-    /// Takes the answer. What keeps it from starting is said and kept once.
+    /// Processes the answer. The reason for a refusal is logged and recorded once.
     fn answer(&mut self, answer: Result<(), String>) {
         let Err(why) = answer else {
             self.world.slot = Slot::Free;
@@ -434,8 +436,8 @@ impl Life {
         self.denied = why;
     }
 
-    /// Ends a run that has outlived its time: TERM, and KILL if that does not help. Returns
-    /// the deadline.
+    /// Ends a run that has exceeded its time: with TERM, and with KILL if that does not help.
+    /// Returns the deadline.
     fn end_holder(&mut self, handle: &Handle, age: Span) -> Option<Boottime> {
         let (who, now) = (handle.identity(), clock::boottime());
         let told = self.told.filter(|(told, _)| *told == who);
@@ -455,7 +457,7 @@ impl Life {
         Some(now + GRACE)
     }
 
-    /// Watches the directories of these files, if they can be watched.
+    /// Watches the directories of these files, if possible.
     fn watch(&self, watched: Files) -> Option<Watch> {
         let World { store, ticket, .. } = &self.world;
         let paths = self.order.as_ref().map(|order| &order.paths);
@@ -467,7 +469,7 @@ impl Life {
             let locks = [paths.agent_disabled_lockfile.as_ref(), run];
             files.extend(locks.into_iter().flatten().map(Bytes::path));
         }
-        // A wait for a slot ends also with what another run does.
+        // Another run's actions end a wait for a slot too.
         if has_slots {
             files.push(store.lock_path(&ticket.target));
         }
@@ -489,7 +491,7 @@ impl Life {
     fn sleep(&mut self, sleeper: &mut Sleeper, rest: &Rest, watch: Option<&Watch>) -> Result<Wake> {
         let output = self.question.as_ref().and_then(Question::output);
         let woken = sleeper.sleep_and_hear(rest.process.as_deref(), rest.until, watch, output);
-        // The sleeper knows whether it was told to end, and the next look tells the rest.
+        // The sleeper knows whether it got a signal to end; the next observation shows the rest.
         let woken = woken.context("cannot wait")?;
         if woken == Wake::Hurry {
             self.ledger.forget_put_off();
@@ -500,7 +502,7 @@ impl Life {
         Ok(woken)
     }
 
-    /// Tells the log once of trouble that goes on.
+    /// Logs a continuing failure once.
     fn complain(&mut self, trouble: &str) {
         if trouble != self.trouble {
             trouble.clone_into(&mut self.trouble);
@@ -518,8 +520,8 @@ impl Life {
         title::set(&format!("again: timer '{name}' {what}"));
     }
 
-    /// Writes into the record, just read, what it lacks of our knowledge, for others to see
-    /// and for after a reboot. The wait goes on if that fails.
+    /// Writes into the record, just read, the knowledge that it lacks, for other processes and for
+    /// use after a reboot. The wait continues if that fails.
     fn write_down(&mut self, record: &mut Record, why: Option<&Why>) -> Result<()> {
         let now = moment();
         if self.ledger.enter(record, why, &now) {
@@ -532,21 +534,21 @@ impl Life {
         Ok(())
     }
 
-    /// Takes the timer off the record and notes why, unless it is to stay.
+    /// Removes the timer from the record and records why, unless it is to stay.
     ///
     /// # Errors
-    /// What failed on the record.
+    /// The failed operation on the record.
     pub fn finish(&self, finish: &Finish, told_to_end: bool) -> Result<()> {
         let World { store, ticket, .. } = &self.world;
         match finish {
             Finish::Superseded => {
-                // A command that replaces or stops a timer tells its waiter.
+                // A command that replaces or stops a timer sends its waiter a signal.
                 if !told_to_end {
                     tracing::warn!(
                         "no rerun: the timer is no longer on record, as happens when the record is lost"
                     );
                 }
-                // A rerun on record has its order until it is settled.
+                // A rerun on record keeps its order until it is settled.
                 let record = store.read(&ticket.target)?;
                 let mut reruns = record.iter().flat_map(|record| &record.running);
                 if reruns.all(|rerun| rerun.token != ticket.token) {
@@ -581,11 +583,11 @@ impl Life {
     }
 }
 
-/// The events that wake a timer which a shutdown holds.
+/// Events that wake a timer which a shutdown holds.
 fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
     let now = clock::boottime();
     let process = shutdown.by.and_then(pidfd::hold).map(Rc::new);
-    // A process that has ended meanwhile holds nothing.
+    // A process that has ended meanwhile does not hold the timer.
     let ended = (shutdown.by.is_some() && process.is_none()).then_some(now);
     let again = is_blind.then(|| now + LOOK_AGAIN);
     let over = shutdown.left.map(|left| now + left);
@@ -599,8 +601,8 @@ fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
     }
 }
 
-/// Takes a timer that ends without a rerun off the record, and records why. None if the timer
-/// is to stay.
+/// Removes a timer that ends without a rerun from the record, and records why. None if the timer is
+/// to stay.
 fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
     let (what, reason) = match finish {
         Finish::Superseded | Finish::Interrupted => return None,

@@ -1,6 +1,6 @@
-//! The waiter: sleeps until it is time, then becomes the rerun.
+//! The waiter: sleeps until the rerun is due, then becomes the rerun.
 //!
-//! Not for people: a request starts it with descriptors that are open already.
+//! Not for people: a request starts it with descriptors that are already open.
 #![forbid(unsafe_code)]
 
 pub mod handshake;
@@ -26,7 +26,7 @@ use again_base::model::Exit;
 use again_base::sys::attributes::SignalState;
 use again_base::sys::{clock, log, spawn};
 
-/// Runs a waiter to its end. Returns its exit status, unless it becomes the rerun.
+/// Runs a waiter to its end. Returns its exit status, unless the process becomes the rerun.
 pub fn main(arguments: &[OsString]) -> i32 {
     let Some(inherited) = handshake::Inherited::take(arguments) else {
         let _ = writeln!(
@@ -35,7 +35,7 @@ pub fn main(arguments: &[OsString]) -> i32 {
         );
         return Exit::Usage as i32;
     };
-    // systemd-run's standard error was the ready pipe.
+    // With systemd-run, the ready pipe was standard error.
     spawn::silence_standard_descriptors();
     title::set_short(c"again");
     std::panic::set_hook(Box::new(|info| {
@@ -63,15 +63,15 @@ fn run(inherited: handshake::Inherited) -> Result<()> {
     life::Life::new(world).live(sleeper)
 }
 
-/// What has to be had before the requester is told that we are there.
+/// Acquires what the waiter needs before it reports to the requester that it is ready.
 fn prepare(order: &File) -> Result<(Ticket, Store, Sleeper)> {
     let ticket = world::read_ticket(order)?;
     log::of_waiter();
     clock::locate()?;
     tracing::error_span!("timer", target = ticket.target, timer = ticket.name);
-    // Held open from now on: whatever takes its name later is not ours.
+    // Held open from now on: a directory that later gets the same name is not ours.
     let store = Store::open(&ticket.state_dir.path())?;
-    // From here on a signal to end finds us able to act on it.
+    // From here on the waiter can act on a signal to end.
     let sleeper = Sleeper::new(SignalState::default()).context("cannot take over the signals")?;
     Ok((ticket, store, sleeper))
 }

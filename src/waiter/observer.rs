@@ -1,8 +1,8 @@
-//! The observer of an agent's rerun. It sees whether the rerun gets Puppet's lock, and ends as
-//! soon as it has it. A rerun that ends without it, while another run has the lock or the agent
-//! is disabled, has applied nothing: Puppet skips it. Its timer is then set once more.
+//! The observer of an agent's rerun. It checks whether the rerun gets Puppet's lock, and ends as
+//! soon as the rerun has it. A rerun that ends without it, while another run has the lock or the
+//! agent is disabled, has applied nothing: Puppet skips it. Its timer is then set once more.
 //!
-//! The rerun's exit status would not tell that, for a failed run has the same; nor would its
+//! The rerun's exit status does not show that, because a failed run has the same; nor does its
 //! summary, which the other run has written.
 
 use std::ffi::OsString;
@@ -33,18 +33,18 @@ use again_base::sys::pidfd;
 use again_base::sys::process;
 use again_base::sys::spawn::{self, Image, Plan};
 
-/// The verb, which the ordinary command line does not know.
+/// Verb of the observer, which the ordinary command line does not know.
 pub const NAME: &str = "observe";
 
-/// How often the lock is looked at where its directory cannot be watched.
+/// Interval for checking the lock if its directory cannot be watched.
 const LOOK: Span = Span::from_nanos(500_000_000);
 
-/// An observer that waits for this process to become the rerun, or to end.
+/// Observer that waits for this process to become the rerun, or to end.
 #[derive(Debug)]
 pub struct Observer {
-    /// Its process.
+    /// Process of the observer.
     pub process: Identity,
-    /// Closed with exec(3), which lets it begin.
+    /// Closed by exec(3), so that the observer begins.
     _begin: OwnedFd,
 }
 
@@ -68,7 +68,7 @@ impl Observer {
         let (_report, reports) = spawn::pipe()?;
         let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
         let image = Image {
-            // Still this program when the new process executes it.
+            // `/proc/self/exe` is this program when the new process executes it.
             programs: vec!["/proc/self/exe".into()],
             arguments: vec![
                 "again".into(),
@@ -93,25 +93,25 @@ impl Observer {
     }
 }
 
-/// The rerun, and how its timer was set.
+/// Rerun, and how its timer was set.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Rerun {
-    /// Its process.
+    /// Process of the rerun.
     pub process: Identity,
-    /// Its timer, as it was at the start.
+    /// Timer of the rerun, as it was at the start.
     pub timer: Timer,
-    /// Whether its order keeps the environment on disk.
+    /// Whether the order on disk has the environment.
     pub saves_environment: bool,
 }
 
-/// An observer's input.
+/// Input of an observer.
 #[derive(Debug)]
 pub struct Observed {
     /// Ticket of the waiter that became the rerun.
     pub ticket: Ticket,
     /// Order that the rerun executes.
     pub order: Order,
-    /// The rerun.
+    /// Rerun to observe.
     pub rerun: Rerun,
 }
 
@@ -167,7 +167,7 @@ fn run(mut order: File, mut begin: File) -> Result<()> {
 }
 
 impl Observed {
-    /// Waits until the rerun has the lock or has ended. Why it was skipped, if it was.
+    /// Waits until the rerun has the lock or has ended. Returns why it was skipped, if it was.
     fn observe(&self, sleeper: &mut Sleeper) -> Result<Option<String>> {
         let paths = &self.order.paths;
         let Some(lock) = paths.agent_catalog_run_lockfile.as_ref() else {
@@ -177,7 +177,7 @@ impl Observed {
         let mut other = None;
         let mut watch = None;
         loop {
-            // Set before the look, lest a change falls between.
+            // Set before the check, so that no change in between is missed.
             let directory = lock.parent().filter(|directory| directory.is_dir());
             watch = watch.or_else(|| Watch::on([directory?]).ok());
             match self.holder(&lock) {
@@ -203,7 +203,7 @@ impl Observed {
         })
     }
 
-    /// The living process that the lock names.
+    /// Living process that the lock file names.
     fn holder(&self, lock: &Path) -> Option<i32> {
         let pid = live::read_pid(lock)?;
         let is_own = self.is_own(pid);
@@ -211,7 +211,7 @@ impl Observed {
         (is_own || is_other()).then_some(pid)
     }
 
-    /// Whether a process is the rerun, or below it.
+    /// Whether a process is the rerun or below it.
     fn is_own(&self, pid: i32) -> bool {
         let rerun = self.rerun.process;
         let mut above = live::chain_from(pid).into_iter();
@@ -238,7 +238,7 @@ impl Observed {
         let now = moment();
         let token = &self.rerun.timer.token;
         let Some(skipped) = outcome::skipped(store, &mut locked.record, token, why, &now) else {
-            // It has been settled, or taken back: somebody has ended it.
+            // Somebody has ended the rerun: it has been settled or taken back.
             return Ok(());
         };
         if let Some(pending) = locked.record.timers.get_mut(name) {
@@ -265,7 +265,7 @@ impl Observed {
         Ok(())
     }
 
-    /// The timer once more, due now. What was waited for has passed.
+    /// Copy of the timer that is due now, because its waits are over.
     fn next(&self, record: &Record, now: &Moment) -> Timer {
         let timer = self.rerun.timer.clone();
         Timer {

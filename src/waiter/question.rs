@@ -1,5 +1,5 @@
-//! The question for a slot of the fleet: a child of the waiter, which waits in its place and ends
-//! once the run may start. The run is the process that called it, so what is had is the rerun's.
+//! The request for a slot of the fleet: a child of the waiter, which queues for it and ends once
+//! the run may start. The slot belongs to the process that started the child, and so to the rerun.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,26 +13,26 @@ use again_base::model::End;
 use again_base::sys::pidfd;
 use again_base::sys::spawn::{self, Image};
 
-/// The longest line that is kept, in bytes.
+/// Maximum length of a line that is kept, in bytes.
 const LONGEST: usize = 1000;
 
-/// A question that has no answer yet.
+/// Request for a slot that has no answer yet.
 #[derive(Debug)]
 pub struct Question {
     child: Option<i32>,
-    /// Its output, until that is closed.
+    /// Output of the child, until it is closed.
     output: Option<File>,
-    /// The end of that, which is no whole line yet.
+    /// End of the output that is not a whole line yet.
     rest: Vec<u8>,
-    /// The last line.
+    /// Last line of the output.
     said: String,
 }
 
 impl Question {
-    /// Asks, as the rerun would: with its environment.
+    /// Starts the child with the rerun's environment.
     ///
     /// # Errors
-    /// Those of pipe(2) and fork(2).
+    /// Errors of pipe(2) and fork(2).
     pub fn ask(order: &Order) -> io::Result<Self> {
         let (output, input) = spawn::pipe()?;
         let own = spawn::own_program();
@@ -50,12 +50,12 @@ impl Question {
         })
     }
 
-    /// Where more can be heard.
+    /// Descriptor that becomes readable when there is more output.
     pub fn output(&self) -> Option<BorrowedFd<'_>> {
         self.output.as_ref().map(File::as_fd)
     }
 
-    /// What is waited for, in words.
+    /// Obstacle in words.
     pub fn waits(&self) -> String {
         match self.said.strip_prefix("the run waits for a slot") {
             Some(what) => format!("waits for a slot{what}"),
@@ -64,8 +64,8 @@ impl Question {
         }
     }
 
-    /// Hears what was said meanwhile. The answer, if that is there: why there is no slot, if
-    /// there is none.
+    /// Reads new output. Returns the answer, if the child has ended; the error says why there is no
+    /// slot.
     pub fn hear(&mut self) -> Option<Result<(), String>> {
         let end = foreground::reap(self.child?);
         self.read();
@@ -85,7 +85,7 @@ impl Question {
         })
     }
 
-    /// Reads what is there, and not for ever.
+    /// Reads the available output, up to a limit.
     fn read(&mut self) {
         for _ in 0..16 {
             let Some(output) = &mut self.output else {
@@ -109,7 +109,7 @@ impl Question {
         }
     }
 
-    /// Takes a line, without the name of the program that says it.
+    /// Ends a line, and drops the name of the program at its beginning.
     fn line(&mut self) {
         let rest = std::mem::take(&mut self.rest);
         let line = String::from_utf8_lossy(&rest).replace(char::is_control, " ");
@@ -125,10 +125,10 @@ impl Question {
     }
 }
 
-/// Nobody waits for an answer any longer.
+/// Ends the child, since no process waits for the answer any longer.
 impl Drop for Question {
     fn drop(&mut self) {
-        // Not reaped yet, so that its pid is no other's.
+        // Not reaped yet, so the pid cannot belong to another process.
         if let Some(child) = self.child {
             spawn::end_child(child);
         }

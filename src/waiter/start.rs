@@ -1,11 +1,10 @@
 //! Setting a timer: order, waiter, record, in an order that leaves no gap.
 //!
-//! The waiter is started first, and blocks until it is told to go on. The record
-//! that names it is then committed: that is the moment at which the promise is
-//! made and an older timer of the same name is replaced. If we die before it, the
-//! waiter finds itself unnamed and ends; if after it, the waiter finds itself named
-//! and goes on without having been told. The new waiter also ends the one that it
-//! replaces, on its own time rather than Puppet's.
+//! The waiter is started first, and blocks until the requester lets it continue. The record that
+//! names it is then committed: at that moment the promise is made, and an older timer of the same
+//! name is replaced. If the requester dies before that, the waiter finds that the record does not
+//! name it and ends; if after, the waiter finds that the record names it and continues by itself.
+//! The new waiter also ends the one that it replaces, on its own time rather than Puppet's.
 
 use std::os::fd::OwnedFd;
 
@@ -21,49 +20,49 @@ use crate::sys::unit;
 use again_base::sys::pidfd::Handle;
 use again_base::sys::{clock, spawn};
 
-/// A timer to arm.
+/// Timer to arm.
 #[derive(Debug)]
 pub struct Arm<'a> {
-    /// The timer's name.
+    /// Name of the timer.
     pub name: &'a str,
-    /// The timer; its waiter and scope are filled in here.
+    /// Timer record; its waiter and scope are filled in by [`arm`].
     pub timer: Timer,
-    /// What it runs.
+    /// Order that the timer executes.
     pub order: &'a Order,
-    /// The run to wait for.
+    /// Run that has to end first.
     pub run: Option<&'a Handle>,
-    /// Whether the environment is kept on disk.
+    /// Whether the environment is stored on disk.
     pub save_environment: bool,
-    /// Whether to try for a scope of systemd's.
+    /// Whether to try to create a systemd scope.
     pub scope: ScopeWish,
 }
 
 /// Whether a waiter is to move into a systemd scope of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScopeWish {
-    /// It stays where it is.
+    /// A scope is not needed.
     None,
-    /// It needs one.
+    /// A scope is needed.
     Own,
-    /// It needs one and cannot have it, for this reason.
+    /// A scope is needed but cannot be created, for this reason.
     Refused(&'static str),
 }
 
 /// The result of arming.
 #[derive(Debug)]
 pub struct Armed {
-    /// The timer as recorded.
+    /// Timer as recorded.
     pub timer: Timer,
-    /// The timer it replaced.
+    /// Timer that it replaced.
     pub replaced: Option<Timer>,
-    /// Why there is no scope, where there should be one.
+    /// Reason why there is no scope, although one was wanted.
     pub scope_failed: Option<String>,
 }
 
 /// Arms a timer and commits the record. On failure nothing is left behind.
 ///
 /// # Errors
-/// What failed on which file or process; the record is then as it was.
+/// The failed operation and its file or process; the record is then unchanged.
 pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed> {
     let id = locked.record.id.clone();
     let ticket = Ticket {
@@ -112,8 +111,8 @@ pub fn arm(store: &Store, locked: &mut Locked, mut arm: Arm<'_>) -> Result<Armed
     })
 }
 
-/// Starts the waiter and commits the record that names it, in a scope if one is wanted and can
-/// be made. Returns why there is no scope.
+/// Starts the waiter and commits the record that names it, in a scope if one is wanted and can be
+/// created. Returns the reason why there is no scope.
 fn start(
     locked: &mut Locked,
     arm: &mut Arm<'_>,
@@ -125,7 +124,8 @@ fn start(
         ScopeWish::None | ScopeWish::Own => None,
     };
     let mut unit = (arm.scope == ScopeWish::Own).then(|| unit_name(arm.name, &arm.timer.token));
-    // Older versions of systemd know no such property of a scope: what ends with a complaint is tried once more without it.
+    // Older versions of systemd do not know this property of a scope, so a failed attempt with a
+    // message is repeated once without it.
     let mut with_policy = true;
     loop {
         let through = unit.as_ref().map_or_else(Vec::new, |unit| {
@@ -137,13 +137,13 @@ fn start(
             arm.timer.scope.clone_from(&unit);
             let timers = &mut locked.record.timers;
             timers.insert(arm.name.to_owned(), arm.timer.clone());
-            // Written to the disk while the waiter gets ready; both take long.
+            // Written to disk while the waiter gets ready; both take long.
             let draft = locked.draft();
             Ok((starting.finish()?, draft))
         };
         let why = match attempt() {
             Ok((go, draft)) => {
-                // Where there is no record, the waiter finds that none names it, and ends.
+                // Without a record, the waiter finds that none names it, and ends.
                 draft?.publish()?;
                 drop(go);
                 return Ok(scope_failed);
@@ -165,7 +165,7 @@ fn start(
     }
 }
 
-/// The name of a timer's scope, such as `again-kick_start-0123abcd.scope`.
+/// Name of a timer's scope, such as `again-kick_start-0123abcd.scope`.
 fn unit_name(name: &str, token: &str) -> String {
     let plain: String = name
         .chars()

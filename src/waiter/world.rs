@@ -1,4 +1,4 @@
-//! What a waiter's view is built from: its record, its order, and the machine.
+//! The sources of a waiter's view: its record, its order, and the machine.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,26 +30,26 @@ use again_base::sys::pidfd::{self, Handle};
 use again_base::sys::process::{is_alive, own_identity};
 use again_base::sys::user;
 
-/// Where a waiter looks.
+/// State that a waiter observes.
 #[derive(Debug)]
 pub struct World {
-    /// The state directory.
+    /// State directory.
     pub store: Store,
-    /// What the waiter was started for.
+    /// Ticket that the waiter was started with.
     pub ticket: Ticket,
-    /// The runs to wait for, as long as they live.
+    /// Living runs that have to end first.
     pub runs: Vec<Rc<Handle>>,
-    /// The order's file. Its lock is our sign of life, and then the rerun's.
+    /// File of the order. Its lock shows that the waiter, and then the rerun, lives.
     pub lock: File,
-    /// How far the slot is, if one is needed.
+    /// State of the request for a slot, if one is needed.
     pub slot: Slot,
     order: File,
-    /// Since when no agent daemon was seen to live.
+    /// Time since which no agent daemon was seen to live.
     away: Option<Boottime>,
 }
 
 impl World {
-    /// The world of the waiter that this ticket and order are for.
+    /// World of the waiter with this ticket and order.
     pub fn new(ticket: Ticket, store: Store, order: File, lock: File, run: Option<Handle>) -> Self {
         let others = ticket.others.iter().filter_map(|who| pidfd::hold(*who));
         World {
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Lets go of the runs that have ended, and has it noted.
+    /// Releases the runs that have ended, and records their ends in the ledger.
     pub fn look_at_runs(&mut self, ledger: &mut Ledger) {
         self.runs.retain(|run| !run.wait(Duration::ZERO));
         let all = self.ticket.run.iter().chain(&self.ticket.others);
@@ -73,10 +73,10 @@ impl World {
             .for_each(|who| ledger.saw_end(*who, now));
     }
 
-    /// The record as it is at this moment.
+    /// Current record.
     ///
     /// # Errors
-    /// Why it cannot be read, or that it is gone.
+    /// The reason why it cannot be read, or that it is missing.
     pub fn record(&self) -> Result<Record> {
         let found = self.store.read(&self.ticket.target).and_then(|record| {
             let root = self.store.root().display();
@@ -88,7 +88,7 @@ impl World {
         Ok(record)
     }
 
-    /// A failure that does not pass loses the timer.
+    /// Adds to a permanent failure that the timer is lost.
     fn lost(&self, e: anyhow::Error) -> anyhow::Error {
         match may_pass(&e) {
             true => e,
@@ -96,10 +96,10 @@ impl World {
         }
     }
 
-    /// The record, locked.
+    /// Locks and reads the record.
     ///
     /// # Errors
-    /// What failed on which file, or that the timer was lost with a damaged record.
+    /// The failed operation and its file, or that the timer was lost with a damaged record.
     pub fn lock(&self, ledger: &Ledger) -> Result<Locked> {
         let locked = self.store.lock_existing(&self.ticket.target);
         let locked = locked.map_err(|e| self.lost(e))?;
@@ -112,8 +112,8 @@ impl World {
         Ok(locked)
     }
 
-    /// Order file opened for writing, through the descriptor of its lock, in case its name now
-    /// leads elsewhere.
+    /// Opens the order file for writing, through the descriptor of its lock, in case its name now
+    /// leads to another file.
     ///
     /// # Errors
     /// Errors of open(2), such as on a read-only file system.
@@ -123,10 +123,10 @@ impl World {
         opened.context("cannot open the rerun's order file for writing")
     }
 
-    /// What is to be run.
+    /// Reads the order.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem with the order.
     pub fn read_order(&mut self) -> Result<Order> {
         let mut text = Vec::new();
         self.order
@@ -137,10 +137,10 @@ impl World {
         Ok(order)
     }
 
-    /// The view of a moment; with an order, of what matters once the timer is due too.
+    /// Current view; with an order, also of the things that matter once the timer is due.
     ///
     /// # Errors
-    /// What keeps it from being seen, such as a want of descriptors.
+    /// The failed observation, such as for lack of descriptors.
     pub fn view(
         &mut self,
         ledger: &Ledger,
@@ -151,7 +151,7 @@ impl World {
         let mut view = ledger.view(record, now.uptime, !self.runs.is_empty());
         let stands = |run: &Running| {
             let stands = self.store.rerun_stands(&self.ticket.target, run, &now);
-            // Under a boot that is not known, a process with that start time is waited for.
+            // Under an unknown boot, a process with that start time is waited for.
             let may_be_seen = run.provenance(&now) == Provenance::UnknownBoot;
             match stands {
                 Standing::Foreign {
@@ -173,7 +173,7 @@ impl World {
         Ok(view)
     }
 
-    /// Adds to a view how the cap over all targets is used. The start itself asks once more.
+    /// Adds to a view the use of the cap over all targets. The start checks it again.
     pub fn add_total(&self, ledger: &Ledger, record: &Record, view: &mut View) {
         if let Some(at_due) = &mut view.at_due
             && let Some(total) = ledger.timer(record).map(Timer::total)
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// Adds what only the machine can tell to what the record says.
+    /// Adds the state of the machine to a view from the record.
     fn look(
         &mut self,
         known: AtDue,
@@ -193,11 +193,12 @@ impl World {
         stuck_after: Span,
         is_hurried: bool,
     ) -> Result<AtDue> {
-        // Without a descriptor to spare nothing of what follows can be seen, and what
-        // cannot be seen must not count as not being there.
+        // Without a spare descriptor none of the following can be observed, and what cannot be
+        // observed must not count as absent.
         let me = own_identity().context("cannot read /proc")?;
         let is_agent = order.kind.is_agent();
-        // A run of something else does not do the job, but is not disturbed by it.
+        // A run of something else does not do the rerun's job, but must not be disturbed by the
+        // rerun.
         let seen = match replacement() {
             Some(machine) => machine.lock_holder(&self.ticket.target),
             None => live::lock_holder(&order.paths)
@@ -218,7 +219,7 @@ impl World {
             let age = now.uptime.since(holder.process.started());
             let held = lock
                 .and_then(|lock| live::held_for(&lock.path(), holder.process, now.wall).ok()?);
-            // A process that has released it by now is not ended.
+            // A process that has released the lock by now is not ended.
             (now.uptime - age.min(held.unwrap_or_default()), stuck_after)
         });
         let service = match order.daemon {
@@ -251,16 +252,16 @@ impl World {
     }
 }
 
-/// Whether an error may pass, so that it is worth to try again. A missing or damaged
-/// record does not come back.
+/// Whether an error may be transient, so that it is worth retrying. A missing or damaged record
+/// does not come back.
 pub fn may_pass(error: &anyhow::Error) -> bool {
     use nix::libc::{ELOOP, ENOENT, ENOTDIR};
     let io = error
         .chain()
         .find_map(|e| e.downcast_ref::<std::io::Error>());
-    // A newer version gives the timer a waiter of its own, or the record comes back.
+    // A newer version gives the timer a new waiter, or the record comes back.
     error.is::<Newer>()
-        // A lock that another process holds comes free with that process.
+        // Another process releases a lock at the latest when it ends.
         || io.is_some_and(|e| e.kind() == std::io::ErrorKind::TimedOut)
         || io
             .and_then(std::io::Error::raw_os_error)
@@ -270,7 +271,7 @@ pub fn may_pass(error: &anyhow::Error) -> bool {
 /// Reads the first line of an order, and hardly more.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with the order.
 pub fn read_ticket(order: &File) -> Result<Ticket> {
     let mut line = Vec::new();
     let mut file = order;
@@ -280,7 +281,7 @@ pub fn read_ticket(order: &File) -> Result<Ticket> {
     serde_json::from_slice(&line).context("the order is damaged")
 }
 
-/// Whether the run of another process does what the rerun would do.
+/// Whether the run of another process does the rerun's job.
 fn does_job(run: Identity, order: &Order) -> bool {
     let words = order.wraps.as_ref().unwrap_or(&order.arguments);
     let words: Vec<OsString> = words.iter().map(Bytes::os).collect();
@@ -297,7 +298,7 @@ fn does_job(run: Identity, order: &Order) -> bool {
     wanted.is_some_and(|wanted| live::job_of(run).is_some_and(|run| run.does(&wanted)))
 }
 
-/// What the rerun needs and is missing.
+/// File or directory that the rerun needs and that is missing.
 fn missing(order: &Order) -> Option<String> {
     let directory = order.directory.path();
     if !directory.is_dir() {
