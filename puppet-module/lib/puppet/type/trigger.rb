@@ -12,9 +12,9 @@ Puppet::Type.newtype(:trigger) do
     could neither be sent nor stored. If the service of this node is down, the trigger is stored on disk until it starts; with `wait` the
     resource fails.
 
-    `where`, `class` and `environment` select nodes by the inventory that they publish with the class `common::again::fleet`, when the trigger is
-    sent. The report lists the selected nodes. The sending node is not selected unless `hosts` names it. If no node is selected, the resource
-    says so and does not fail.
+    `where`, `class` and `environment` select nodes when the trigger is sent, by the inventory that the nodes publish with the class
+    `common::again::fleet`. The report lists the selected nodes. The sending node is not selected unless `hosts` names it. If no node is
+    selected, the resource says so and does not fail.
 
     If other resources have to be applied before the trigger is sent, order them with `require`, `before` or `->`, or send it at the end of
     the run with `after_run`. With `parallel` the trigger is a rolling run, which needs no supervision: at most that number of nodes run at
@@ -121,7 +121,7 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:ttl) do
-    desc 'Time in which a node may accept it: seconds, or with a unit; at most a day. Default: the setting `ttl`; with `parallel` a day.'
+    desc 'Time in which a node may accept it: seconds, or with a unit; at most a day. Default: setting `ttl` (1h); with `parallel` a day.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
     munge(&:to_s)
@@ -136,7 +136,7 @@ Puppet::Type.newtype(:trigger) do
   newparam(:parallel) do
     desc <<~DESC
       Maximum number of nodes that run at the same time: a rolling run. The next node starts when another one has published how its run
-      ended. A node that is switched off does not delay the others. Needs etcd.
+      ended. A disconnected node does not delay the others. Needs etcd.
     DESC
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a number of nodes" unless value.to_s.match?(%r{\A[1-9]\d*\z}) }

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 Puppet::Type.type(:trigger).provide(:command) do
-  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. Without the guarantees of a backend: a trigger that the program loses is lost.'
+  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. Gives no guarantees: a trigger that the program loses is lost.'
 
   # Runs the command, and logs what it prints.
   #
