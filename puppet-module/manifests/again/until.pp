@@ -63,7 +63,7 @@ define common::again::until (
     Sensitive => Sensitive([$unless]),
     default   => [$unless],
   }
-  # If nothing can be requested, the Exec does not run: every report would show a change.
+  # If nothing can be requested, the Exec does not run. Otherwise every report would show a change.
   $when = $common::again::active ? {
     true    => { 'unless' => $checks },
     default => { 'refreshonly' => true },

@@ -68,8 +68,8 @@ Puppet::Type.newtype(:again_inventory) do
     validate { |value| raise ArgumentError, "#{value.inspect} is not an absolute path" unless value.is_a?(String) && value.start_with?('/') }
   end
 
-  # Names of the methods that this module overrides and that this version of Puppet lacks. Without one of them events would be lost
-  # silently.
+  # Methods that this version of Puppet lacks, of those that it should call or that this module overrides. Without one of them something
+  # would not be published, and without an error.
   def self.missing_hooks
     require 'puppet/transaction/event_manager'
     require 'puppet/transaction/report'

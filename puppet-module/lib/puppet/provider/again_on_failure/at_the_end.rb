@@ -42,8 +42,8 @@ Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
     end
   end
 
-  # False if tags or a schedule skip the resource, as they would skip an Exec. A resource that is skipped because a dependency failed
-  # still asks.
+  # False under noop, if Puppet is being stopped, and if tags or a schedule skip the resource, as they would skip an Exec. A resource that
+  # is skipped because a dependency failed still asks.
   def wanted?(report)
     status = report.resource_statuses[resource.to_s]
     skipped = status.skipped? && !status.dependency_failed?

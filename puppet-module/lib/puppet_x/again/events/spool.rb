@@ -33,7 +33,7 @@ class PuppetX::Again::Events::Spool
     @unwritten = 0
   end
 
-  # Adds a line with one write. Whether the line is in the file, or waits in memory: this very run may create the directory later.
+  # Adds a line with one write. Returns whether it is in the file or waits in memory: this very run may create the directory later.
   def add(line, last: false)
     text = "#{line}\n"
     return false if text.bytesize > @bounds[:line]
@@ -145,7 +145,7 @@ class PuppetX::Again::Events::Spool
     0
   end
 
-  # Whether the file was removed.
+  # Removes a file. Returns whether it was removed.
   def remove(path)
     File.unlink(path)
   rescue SystemCallError => e
@@ -153,7 +153,7 @@ class PuppetX::Again::Events::Spool
     false
   end
 
-  # Writes a whole line or nothing. Whether it was written.
+  # Writes a whole line or nothing. Returns whether it was written.
   def write(text)
     written = @file.syswrite(text)
     raise IOError, 'there is no room for a whole line' if written < text.bytesize
