@@ -1,50 +1,50 @@
 # @summary
 #   Lets a manifest ask for another Puppet run: `notify => Exec['again']`
 #
-# Installs the helper `again`, writes its settings, and declares `Exec['again']`. A resource that changes and notifies this Exec gets one
-# more run of the very same Puppet command once the present run has ended. However many resources notify it in a run, one run follows.
-# The Exec's line in the report, and `again status`, say what is asked for, when it is due and how to stop it.
+# Installs the program `again`, writes its settings, and declares `Exec['again']`. When a resource changes and notifies this Exec, the same
+# Puppet command runs once more after the current run has ended. If several resources notify it in one run, one run follows. The report and
+# `again status` show the requested run, when it is due and how to stop it.
 #
 # Five things to know:
 #
-# - Puppet skips a refresh if **one** of the notifying resources failed. Where the rerun is wanted in spite of a failure, or because of
-#   it, set `on_failure`, or use `common::again::until`.
-# - Under `--tags` Puppet evaluates only what carries one of the tags. The Execs of this module all carry the tag `again`, those of the
-#   class that first included or declared them, and what `tags` adds: `puppet agent -t --tags profile::db,again` asks as usual, a run
-#   without a matching tag cannot ask. The rerun has the same `--tags`.
-# - Under noop the Execs ask for nothing.
-# - The Execs are not contained in this class, and wait for the helper and its settings only. `require => Class['common::again']`,
-#   `Class['common::again'] -> …` and `contain common::again` in an earlier profile order the installation, and any resource that comes
-#   after it may notify the Exec. The README says which orders are a dependency cycle all the same, and what to do then.
-# - Set parameters in Hiera. A declaration with parameters (`class { 'common::again': … }`) has to be evaluated before anything includes the
-#   class, and the defines of this module do.
+# - Puppet skips a refresh if **one** of the notifying resources failed. To get a rerun in spite of a failure, or because of it, set
+#   `on_failure` or use `common::again::until`.
+# - Under `--tags` Puppet evaluates only resources with one of the tags. All Execs of this module have the tag `again`, the tags of the
+#   class that first included or declared them, and those of the parameter `tags`. `puppet agent -t --tags profile::db,again` requests
+#   reruns as usual; a run without a matching tag cannot. The rerun has the same `--tags`.
+# - Under noop the Execs request nothing.
+# - The Execs are not contained in this class, and depend only on the program and its settings. `require => Class['common::again']`,
+#   `Class['common::again'] -> …` and `contain common::again` in an earlier profile order the installation only; any later resource can
+#   notify the Exec. The README lists the orders that are a dependency cycle nevertheless, and how to avoid them.
+# - Set parameters in Hiera. A declaration with parameters (`class { 'common::again': … }`) has to be evaluated before anything includes
+#   the class, and the defines of this module include it.
 #
 # @param ensure
-#   `absent` stops what is pending and then removes what this class has installed, including state and logs. If that includes the helper,
-#   waiters of other users are ended too. The Execs stay in the catalog, so that manifests which notify them still compile, but ask for
-#   nothing.
+#   `absent` stops pending timers and then removes everything that this class has installed, including state and logs. If that includes the
+#   program `again`, waiters of other users are stopped too. The Execs stay in the catalog, so that manifests which notify them still
+#   compile, but request nothing.
 #
 # @param unsupported
-#   What to do on a node that is not supported: on a kernel other than Linux, on an architecture for which there is no helper, and for
-#   `common::again::fleet` on a node without systemd too. `fail` fails the catalog; `warn` and `ignore` let a profile that is shared with
-#   such nodes compile there: the Execs are in the catalog, ask for nothing and say so, and nothing is installed. `warn` logs a warning
-#   where the catalog is compiled.
+#   Action on an unsupported node: a kernel other than Linux, an architecture without a build of `again`, or, for `common::again::fleet`, a
+#   node without systemd. `fail` fails the catalog. With `warn` and `ignore` a profile that is shared with such nodes compiles there:
+#   nothing is installed, and the Execs only print that they do nothing. `warn` also logs a warning on the machine that compiles the
+#   catalog.
 #
 # @param manage_binary
-#   Where the helper comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a package;
-#   `none`, from elsewhere. A new value leaves behind what the former one installed; `ensure => absent` in between removes it.
+#   Source of the program `again`: `file`, this module's files for the node's architecture, or `source`; `package`, a package; `none`, not
+#   installed by this module. Changing the value does not remove the former installation; `ensure => absent` in between does.
 #
 # @param source
-#   Where the helper is fetched from, with `manage_binary => file`, instead of this module's files: anything that `source` of a File takes,
-#   such as `puppet:///modules/profile/again` or an https address. This also serves architectures which the module's files lack.
+#   Path or URL of the program with `manage_binary => file`, instead of this module's files: any `source` of a File resource, such as
+#   `puppet:///modules/profile/again` or an https URL. Use it for architectures that the module's files lack.
 #
 # @param checksum
-#   The SHA-256 of the helper. A file with another checksum is not installed, and a helper that is in place is fetched anew only if its
-#   checksum differs. A source on the web needs it.
+#   SHA-256 of the program. A file with another checksum is not installed, and an installed program is downloaded again only if its checksum
+#   differs. Required for a source on the web.
 #
 # @param binary
-#   Path of the helper. By default /usr/local/bin/again, /usr/bin/again with `manage_binary => package`, and ~/.local/bin/again with
-#   `manage_binary => file` where Puppet does not run as root.
+#   Path of the program. By default /usr/local/bin/again, /usr/bin/again with `manage_binary => package`, and ~/.local/bin/again with
+#   `manage_binary => file` if Puppet does not run as root.
 #
 # @param package_name
 #   Name of the package, with `manage_binary => package`.
@@ -53,86 +53,91 @@
 #   `ensure` of the package.
 #
 # @param manage_config
-#   Whether to write the configuration file. Without it the settings below have no effect.
+#   Whether to write the configuration file. If false, the settings below have no effect.
 #
 # @param config_file
-#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml where Puppet does not run as root and the file is
-#   managed. `again` on the command line reads /etc/again.toml; another path needs `AGAIN_CONFIG` there. The fact needs `AGAIN_CONFIG` in
-#   the environment of Puppet, unless the path is the default.
+#   Path of the configuration file. By default /etc/again.toml, or ~/.config/again.toml if Puppet does not run as root and the file is
+#   managed. On the command line `again` reads /etc/again.toml; for another path, set `AGAIN_CONFIG`. If the path is not the default, the
+#   fact needs `AGAIN_CONFIG` in the environment of Puppet too.
 #
 # @param manage_docs
-#   Whether to install the manual pages again(8) and again.toml(5), and the completions for bash, zsh and fish, as far as the module's
-#   files have them. They go to /usr/local/share, or to ~/.local/share where Puppet does not run as root. A package brings its own: this
-#   applies to `manage_binary => file` only.
+#   Whether to install the manual pages again(8) and again.toml(5), and the completions for bash, zsh and fish, if the module's files have
+#   them: in /usr/local/share, or in ~/.local/share if Puppet does not run as root. Applies only to `manage_binary => file`, since a package
+#   contains its own.
 #
 # @param manage_boot_unit
-#   Whether to install and enable again-resume.service, which gives pending timers new waiters after a boot, and again-pending.path, which
-#   within a minute gives a new waiter to a timer that has lost its own. By default where systemd runs and Puppet runs as root; `true` is
-#   for images that are built without systemd running.
+#   Whether to install and enable again-resume.service, which starts new waiters for pending timers after a boot, and again-pending.path,
+#   which starts a new waiter within a minute for a timer that has lost its own. By default true if systemd runs and Puppet runs as root.
+#   Set it to true for images that are built without systemd running.
 #
 # @param on_failure
-#   Whether a run in which resources failed asks for another one: with `true` as soon as it has ended; with a delta, as in
-#   `common::again::delta`, that much later. For nodes that are being set up, and for failures that pass: a mirror that does not answer, a
-#   peer that is not there yet. A failure that stays costs `max_runs` runs per window; then the report shows the cap. The timer is named
-#   `again-on-failure`. The run does not ask under noop, if it was told to stop, or if only requests of this module have failed. A catalog
-#   that does not compile, or that has a dependency cycle, cannot ask, because no resource is evaluated.
+#   Whether a run with failed resources requests another one: with `true` as soon as it has ended; with a delta, as in
+#   `common::again::delta`, after that time. For nodes that are being set up, and for temporary failures: a mirror that does not answer, a
+#   peer that is not yet available. A permanent failure costs `max_runs` runs per window; then the report shows the cap. The timer is named
+#   `again-on-failure`.
+#
+#   Nothing is requested under noop, if the run was stopped, or if only requests of this module have failed. A catalog that does not compile
+#   or has a dependency cycle cannot request a run, because no resource is evaluated.
 #
 # @param tags
-#   More tags for the Execs of this module, so that runs with `--tags` reach them.
+#   Additional tags of the Execs of this module, so that runs with `--tags` evaluate them.
 #
 # @param deltas
-#   Declares a `common::again::delta` for each key, its title, with the parameters of its value. In Hiera the hashes of all levels are
-#   merged, as those of `untils` are.
+#   Titles and parameters of `common::again::delta` resources to declare. In Hiera the hashes of all levels are merged, also for `untils`.
 #
 # @param untils
-#   Declares a `common::again::until` for each key, as `deltas` does.
+#   Titles and parameters of `common::again::until` resources to declare.
 #
 # @param jitter
-#   Setting: the random part of the delay is at most this. By default a quarter of the delta and at least 2 seconds. `0` means none.
+#   Setting: maximum of the random part of the delay. By default a quarter of the delta, at least 2 seconds. `0` means no random part.
 #
 # @param max_jitter
-#   Setting: the bound up to which the jitter grows in a chain of reruns that does not settle. The helper's default is 300 seconds.
+#   Setting: maximum to which the jitter grows in a chain of reruns that does not end. The program's default is 300 seconds.
 #
 # @param max_runs
-#   Setting: at most this many reruns in a window. The helper's default is 10.
+#   Setting: maximum number of reruns in a window. The program's default is 10.
 #
 # @param max_runs_total
-#   Setting: at most this many reruns of all commands of a user together in a window. The helper's default is three times `max_runs`.
+#   Setting: maximum number of reruns of all commands of a user together in a window. The program's default is three times `max_runs`.
 #
 # @param window
-#   Setting: the length of the window. The helper's default is one hour.
+#   Setting: length of the window. The program's default is one hour.
 #
 # @param on_cap
-#   Setting: what a request does once the cap is reached. The helper's default is `fail`.
+#   Setting: action of a request at the cap. The program's default is `fail`.
 #
 # @param wait_for_slot
-#   Setting `slots`: whether a rerun of Puppet waits for a slot of the fleet before it starts, as `again fleet slot` does: the settings of
-#   `common::again::fleet` name the group and how many of its nodes run at a time. The helper's default is false.
+#   Setting `slots`: whether a rerun of Puppet waits for a slot of the fleet before it starts, as with `again fleet slot`. The parameter
+#   `slots` of `common::again::fleet` sets the group and its limit. The program's default is false.
 #
 # @param command
-#   Setting: the command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. Where it is
-#   set, no report shows the content of the configuration file. Where it is Sensitive, only its owner can read the file.
+#   Setting: command to run instead of the one that Puppet was started with, for sites that run Puppet through a wrapper. If it is set, no
+#   report shows the content of the configuration file. If it is Sensitive, only the owner can read the file.
 #
 # @param state_dir
-#   Setting: where records are kept. `ensure => absent` removes this directory only if the last part of its path has `again` in it.
+#   Setting: directory of the records. `ensure => absent` removes it only if the last part of its path contains `again`.
 #
 # @param pending
-#   Settings of requests that are pending, by their names in again.toml(5): `save_environment`, whether the environment of the run is kept
-#   on disk, in a file that only its owner can read, so that the request has it after a reboot (by default true); `scope`, `auto` to move
-#   the waiter of a request of root's out of the systemd service it was made in, or `never`; `container`, `auto` to refuse a request in a
-#   container that may end with its run, or `stays` for a container that lives on; `hold_before_shutdown`, how long before a shutdown a
-#   request that is due is held (by default 15 minutes; 0 holds nothing); `stuck`, what to do about a run that outlives its time and is in
-#   the way of a request: `report`, the default, shows it, `end` ends it.
+#   Settings of pending requests, by their names in again.toml(5):
+#
+#   - `save_environment`: whether to store the environment of the run on disk, in a file that only its owner can read, so that the request
+#     has it after a reboot. By default true.
+#   - `scope`: `auto` moves the waiter of a request from root out of the systemd service in which it was made; `never` does not.
+#   - `container`: `auto` refuses a request in a container that may end with its run; `stays` is for a container that continues.
+#   - `hold_before_shutdown`: time before a shutdown in which due requests are held. By default 15 minutes; 0 holds nothing.
+#   - `stuck`: action if a run exceeds its time and blocks a request: `report`, the default, shows it; `end` ends it.
 #
 # @param logs
-#   Settings of the output of reruns, by their names in again.toml(5): `log_dir`, where it is kept; `keep_logs`, how many logs to keep of
-#   each command (by default 20); `max_log_size`, how large a log may be once its rerun has ended, of a larger one beginning and end are
-#   kept (by default 16M); `max_logs_size`, how large all together may be (by default 256M). `ensure => absent` removes `log_dir` as it
-#   does `state_dir`.
+#   Settings of the logs of reruns, by their names in again.toml(5):
+#
+#   - `log_dir`: directory of the logs. `ensure => absent` removes it under the same condition as `state_dir`.
+#   - `keep_logs`: number of logs to keep for each command. By default 20.
+#   - `max_log_size`: maximum size of a log after its rerun has ended; of a larger one, beginning and end are kept. By default 16M.
+#   - `max_logs_size`: maximum size of all logs together. By default 256M.
 #
 # @param puppet_paths
-#   Settings: the files of the agent, by the names of Puppet's settings: `agent_catalog_run_lockfile`, `agent_disabled_lockfile`,
-#   `lastrunfile` and `pidfile`. By default what the fact says of this very run.
+#   Settings: paths of the agent's files, by the names of Puppet's settings: `agent_catalog_run_lockfile`, `agent_disabled_lockfile`,
+#   `lastrunfile` and `pidfile`. By default the paths of this very run, from the fact.
 #
 # @example Run again once this file is there
 #   include common::again
@@ -190,13 +195,13 @@ class common::again (
   Common::Again::Logs $logs = {},
   Common::Again::PuppetPaths $puppet_paths = {},
 ) {
-  # The same module under its other name, which would manage the same files.
+  # The module under its other name, `again` or `common::again`, would manage the same files.
   $other = (['again', 'common::again'] - $title)[0] # both names
   if defined(Class["${other}::requests"]) {
     fail("${title} and ${other} are one module under two names, and this catalog has both: use one name everywhere, also in Hiera")
   }
 
-  # Missing in a first run without pluginsync.
+  # The fact is missing in a first run without pluginsync.
   $fact = $facts['again'] ? {
     Hash    => $facts['again'],
     default => {},
@@ -224,7 +229,7 @@ class common::again (
     }
   }
 
-  # What a user's own Puppet installs goes into the home directory; what it does not is where root's is.
+  # If Puppet does not run as root, files that the class manages are in the home directory; others are where root has them.
   $privileged = $facts.dig('identity', 'privileged') != false
   $home = $fact['home']
   $at_home = { 'binary' => $manage_binary == 'file', 'config_file' => $manage_config }
@@ -250,7 +255,7 @@ class common::again (
   $binary_path = $binary.lest || { $default_binary }
   $config_path = $config_file.lest || { $default_config }
 
-  # The helper looks in /etc by itself.
+  # `again` reads the file in /etc without the option.
   $config_option = $config_path ? {
     '/etc/again.toml' => [],
     default           => ["--config=${config_path}"],
@@ -271,9 +276,9 @@ class common::again (
       'state_dir'      => $state_dir,
   } + $logs + $puppet_paths).filter |$_key, $value| { $value =~ NotUndef }
 
-  # All that an Exec can have, but for the command and what stays the site's (`noop`, `audit`): its `Exec { … }` defaults are meant for its
-  # own commands. Another user or umask would be taken for the run's; `logoutput`, because otherwise Puppet hides the line of a request
-  # that succeeded.
+  # All attributes of an Exec, so that the site's `Exec { … }` defaults, which are meant for its own commands, do not apply; except the
+  # command, and `noop` and `audit`, which stay the site's. `again` would treat another user or umask as those of the run. `logoutput` is
+  # true, because otherwise Puppet hides the output of a successful request.
   [$provider, $path] = $facts['kernel'] ? {
     'windows' => ['windows', ['C:\\Windows\\System32', $facts['system32']].filter |$directory| { $directory }],
     default   => ['posix', undef],
@@ -319,7 +324,7 @@ class common::again (
   }
   $file = { 'ensure' => $file_ensure, 'owner' => $file_owner, 'group' => $file_owner, 'replace' => true }
 
-  # Not contained: see there.
+  # Included and not contained, for the reason given in that class.
   include common::again::requests
 
   if $supported {

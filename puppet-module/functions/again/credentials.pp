@@ -1,19 +1,19 @@
 # @summary
-#   The paths of the files by which a node proves who it is and verifies others
+#   The paths of the files with which a node identifies itself and verifies others
 #
-# What is not set is one of Puppet's own files, as the fact `again_fleet` tells.
+# The default for each is Puppet's own file, from the fact `again_fleet`. If Puppet's own file does not exist, the catalog fails.
 #
 # @param names
-#   Those that are needed, of `cert`, `key`, `ca` and `crl`.
+#   Names of the required files: `cert`, `key`, `ca`, `crl`.
 #
 # @param set
-#   The parameter `certificates` of a class.
+#   Value of the parameter `certificates` of the class.
 #
 # @param class
-#   The name of that class, for messages.
+#   Name of the class, for messages.
 #
 # @return [Hash[String[1], Common::Again::Absolutepath]]
-#   The path of each.
+#   The path of each file, by its name.
 #
 # @example
 #   common::again::credentials(['cert', 'key'], { 'cert' => '/etc/ssl/node.pem' }, $title)
@@ -34,7 +34,7 @@ function common::again::credentials(
     }
     if $set[$name] == undef and $name in $missing {
       $cause = $name ? {
-        # Backends always need it.
+        # The backend class needs the list in any case; it has no `revocation`.
         'crl'   => $class =~ /fleet\z/ ? { true => "copy it from the CA, or set revocation in ${class}::certificates to 'off'", default => 'copy it from the CA' },
         default => "run the agent, which gets it from a Puppet server; without a server 'again-fleet ca' makes it, see \"Without a Puppet server\" in doc/fleet.md",
       }

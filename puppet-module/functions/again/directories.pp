@@ -1,7 +1,7 @@
 # @summary
-#   The attributes of an Exec that creates directories which may be somebody else's as well
+#   The attributes of an Exec that creates directories which other modules may manage too
 #
-# No File resources: another module may well manage them.
+# File resources could be duplicates of those of another module.
 #
 # @param paths
 #   The directories.

@@ -1,10 +1,11 @@
 # @summary
-#   The command by which an Exec asks for a run
+#   The command with which an Exec asks for a run
 #
-# Puppet's own paths come from the fact, which was evaluated inside this very run: no file that another run wrote, no second Puppet.
-# Without the fact no path is passed, and the helper looks for itself. A path that the class sets is in the configuration file.
+# Puppet's paths come from the fact, which was evaluated inside this very run, so the command needs neither a file of another run nor a
+# second Puppet process. Without the fact the command has no paths, and `again` finds them itself. Paths that the class sets are in the
+# configuration file.
 #
-# Where there is nothing to ask for, a command that says so, for whatever provider the node has.
+# If no run can be requested on this node, the command only prints the reason, with any provider of Exec.
 #
 # @param options
 #   Options of `again run`.

@@ -1,16 +1,16 @@
 # @summary
-#   The name of the timer of a define, which must not be one that this module uses itself
+#   The timer name of a define, checked against the names that this module reserves
 #
-# A timer replaces a pending one of the same name. So a delta called `again-on-failure` would silently cancel what `on_failure` asked for.
+# A timer replaces a pending one of the same name: a delta named `again-on-failure` would silently cancel the timer of `on_failure`.
 #
 # @param define
-#   The define that asks, for the error.
+#   Name of the define, for messages.
 #
 # @param title
-#   Its title.
+#   Title of the define.
 #
 # @return [String[1]]
-#   The title, if it can be the name of a timer.
+#   The title. If it cannot be the name of a timer, the catalog fails.
 #
 # @example
 #   common::again::timer('common::again::delta', 'cluster')

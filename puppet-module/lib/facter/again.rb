@@ -4,20 +4,22 @@ require 'etc'
 require 'json'
 require_relative '../puppet_x/again/output'
 
-# What a manifest, and the Execs of this module, can know of `again`. Facts are evaluated inside the run, so Puppet's paths are those of
-# this very run, and `again status` finds it among its own parents. Nothing in here may fail a run or hold it up.
+# The fact `again`: the state of `again` on this node, for manifests and for the Execs of this module. Facts are evaluated inside the run,
+# so Puppet's paths are those of this very run, and `again status` finds the run among its own parent processes. This code must neither
+# fail a run nor delay it.
 #
-# No constants: Puppet loads this file anew in every run of a daemon.
+# No constants: the Puppet daemon loads this file again in every run.
 module AgainFact
   module_function
 
   def value
     fact = reported
-    # The directory is sd_booted(3)'s test.
+    # sd_booted(3) tests for the same directory.
     compact(fact.merge('systemd' => File.directory?('/run/systemd/system'), 'paths' => paths, 'home' => home))
   end
 
-  # Where the class puts the files of a user's own Puppet: by the user database, as the helper goes by it, and not by HOME.
+  # Home directory under which the class installs files when Puppet does not run as root. From the user database, which `again` uses too;
+  # HOME only for a user who is not in it.
   def home
     return if root?
 
@@ -32,8 +34,8 @@ module AgainFact
     Process.euid.zero?
   end
 
-  # Both locks and the pid file are the agent's: `puppet apply` would name its own pid file (user.pid) and leave out what puppet.conf says
-  # under [agent]. The summary is this run's own.
+  # Paths by the names of Puppet's settings. Both locks and the pid file are the agent's: `puppet apply` would give its own pid file
+  # (user.pid) and ignore section [agent] of puppet.conf. The summary is this run's own.
   def paths
     return {} unless defined?(Puppet) && Puppet.respond_to?(:settings)
 
@@ -48,21 +50,22 @@ module AgainFact
   def as_agent(name)
     Puppet.settings.values(nil, :agent).interpolate(name)
   rescue NoMethodError
-    # Not of Puppet's public interface.
+    # `values` and `interpolate` are not part of Puppet's public interface.
     Puppet[name]
   end
 
-  # What is so without a helper: this is run 1, and nothing is pending.
+  # The fact on a node without `again`: run 1, nothing pending.
   def nothing
     { 'run' => 1, 'pending' => {}, 'cap' => {}, 'disabled' => false }
   end
 
-  # What cannot be told: run 0, with the reason. "Run 1" would be a guess, and no number at all would fail a manifest that compares it.
+  # The fact when the state cannot be determined: run 0, with the reason. "Run 1" would be a guess, and a manifest that compares the number
+  # would fail without one.
   def unknown(why)
     nothing.merge('run' => 0, 'unknown' => why.to_s.lines.first.to_s.strip[0, 200])
   end
 
-  # Whatever calls itself `again` on this node, and whatever it says.
+  # The fact from the output of the program `again`, which may be of any version, or another program of that name.
   def reported
     program = binary
     program ? from_status(JSON.parse(status(program))) : nothing
@@ -71,7 +74,7 @@ module AgainFact
     unknown(e.message)
   end
 
-  # Of this run's target alone, however many there are. A helper of before that option says nothing.
+  # JSON with this run's target only. A version of `again` without the option `--this-run` prints nothing; then JSON with all targets.
   def status(program)
     text = output(program, 'status', '--json', '--this-run', *config_option)
     text.empty? ? output(program, 'status', '--json', *config_option) : text
@@ -100,12 +103,12 @@ module AgainFact
     fact
   end
 
-  # No times that count down: they would make a new fact of the same state in every run.
+  # A pending timer without the times that count down: they would change the fact in every run although the state is the same.
   def pending(timer)
     compact(timer.slice('state', 'run', 'chain', 'delta_seconds', 'requested_at', 'due_at'))
   end
 
-  # Puppet turns nil into an empty string, which is true in a manifest.
+  # The hash without nil values: Puppet turns nil into an empty string, which is true in a manifest.
   def compact(hash)
     hash.compact
   end
@@ -117,7 +120,7 @@ module AgainFact
     places.compact.find { |path| File.file?(path) && File.executable?(path) }
   end
 
-  # The class notes in the configuration file where it has put the helper.
+  # Path of `again` from a comment that the class writes to the configuration file.
   def configured
     File.open(config, 'r:UTF-8') { |file| file.read(4096).to_s.scrub[%r{^# binary: (/\S+)$}, 1] }
   rescue SystemCallError
@@ -129,7 +132,7 @@ module AgainFact
     ENV['AGAIN_CONFIG'] || ((home && File.file?(own)) ? own : '/etc/again.toml')
   end
 
-  # The helper knows the variable and the file in /etc by itself.
+  # `again` reads the variable and the file in /etc without an option.
   def config_option
     (ENV['AGAIN_CONFIG'] || config == '/etc/again.toml') ? [] : ["--config=#{config}"]
   end

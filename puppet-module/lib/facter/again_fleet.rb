@@ -3,10 +3,10 @@
 require 'json'
 require_relative '../puppet_x/again/output'
 
-# What the classes of a fleet have to know of this very run: its certname, where Puppet keeps its certificates, and who holds the locks for
-# which this node is a candidate. Nothing in here may fail a run or hold it up.
+# The fact `again_fleet`, for the classes of a fleet: the certname of this very run, the paths of Puppet's certificates, and the holders of
+# the locks for which this node is a candidate. This code must neither fail a run nor delay it.
 #
-# No constants: Puppet loads this file anew in every run of a daemon.
+# No constants: the Puppet daemon loads this file again in every run.
 module AgainFleetFact
   module_function
 
@@ -16,11 +16,11 @@ module AgainFleetFact
     missing = fact['paths'].reject { |_name, path| File.exist?(path) }.keys
     fact['missing'] = missing unless missing.empty?
     locks = lock_files
-    # Where there are none no program is called.
+    # Without locks no program is called.
     locks.empty? ? fact : fact.merge('locks' => held(locks))
   end
 
-  # The texts of the files of this node's locks, by the names of the locks.
+  # Contents of the lock files of this node, by the names of the locks.
   def lock_files
     texts = Dir.glob("#{directory}/*.toml").map { |path| read(path) }
     texts.to_h { |text| [text[%r{^name\s*=\s*["']([\w.-]+)["']}, 1], text] }.reject { |name, _text| name.nil? }
@@ -37,7 +37,7 @@ module AgainFleetFact
     ''
   end
 
-  # What the service says. What it does not know is not made up: who held a lock a while ago is nobody's concern.
+  # State of each lock according to the service. A lock that the service does not know has no holder: an earlier one may be out of date.
   def held(locks)
     said = JSON.parse(output(program(locks.values.first), 'locks', '--own', '--json'))
     known = (said.is_a?(Hash) && said['schema'] == 1) ? said['locks'] : nil
@@ -53,19 +53,21 @@ module AgainFleetFact
     { 'is_mine' => false, 'why' => why.lines.first.strip[0, 200] }
   end
 
-  # Puppet turns nil into an empty string, which is true in a manifest.
+  # The hash without nil values: Puppet turns nil into an empty string, which is true in a manifest.
   def compact(hash)
     hash.compact
   end
 
-  # The define notes in each file where the program is.
+  # Path of again-fleet from a comment that the define writes to each lock file.
   def program(text)
     places = [ENV['AGAIN_FLEET_BIN'] || text[%r{^# binary: (/\S+)$}, 1], '/usr/local/bin/again-fleet', '/usr/bin/again-fleet']
     found = places.compact.find { |path| File.file?(path) && File.executable?(path) }
     found || raise('there is no again-fleet on this node')
   end
 
-  # What the program prints; what is no JSON says why something is not known, in its own words.
+  # JSON that the program prints.
+  #
+  # @raise [RuntimeError] if the output is not JSON; it is the error message of the program then
   def output(*command)
     text = PuppetX::Again::Output.of(command, most: 1024 * 1024, errors: true).scrub
     text.start_with?('{') ? text : raise(text)

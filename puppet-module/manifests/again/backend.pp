@@ -1,36 +1,36 @@
 # @summary
-#   Puts a single etcd or NATS server, or a member of a cluster of three, on this node: a backend for `again fleet`
+#   Installs a backend for `again-fleet` on this node: a single etcd or NATS server, or a member of a cluster
 #
-# Enough to begin with, from the distribution's packages: TLS both ways with Puppet's certificates, storage on disk, compaction, and a quota
-# that fits what a fleet keeps. Whoever has a certificate of Puppet's CA may connect; the signatures in what is stored carry the trust, and
-# `permissions` keeps nodes from each other's registers besides. A site that has an etcd or a NATS of its own with JetStream uses that one,
-# and does not need this class.
+# A simple setup from the packages of the distribution: mutual TLS with Puppet's certificates, storage on disk, compaction, and a quota that
+# suits a fleet. Every owner of a certificate of Puppet's CA can connect. Trust rests on the signatures of the stored data; in addition,
+# `permissions` limits the keys that a node can read and write. A site that runs its own etcd, or its own NATS with JetStream, can use that
+# one and does not need this class.
 #
-# A server keeps a copy of the node's private key that only its own user can read, since Puppet's own file is not for it.
+# The server has its own copy of the node's private key, which only its user can read, because it has no access to Puppet's file.
 #
-# etcd takes the owner of a certificate named `root` for its superuser. With etcd the class
-# fails if the CA has signed such a certificate, unless it has expired or been revoked. The
-# class can see that where it is compiled on the CA; elsewhere it fails if `nodes` names root.
+# For etcd, the owner of a certificate named `root` is the superuser. With etcd the class fails if the CA has signed such a certificate,
+# unless it has expired or been revoked. The class can check this only if it is compiled on the CA; elsewhere it fails if `nodes` contains
+# root.
 #
 # @param ensure
-#   `absent` stops the server and takes away its configuration and the copies of the certificates. The package and the data stay.
+#   `absent` stops the server and removes its configuration and the copies of the certificates. The package and the data stay.
 #
 # @param backend
-#   Which one.
+#   Kind of server: `etcd` or `nats`.
 #
 # @param members
-#   Certnames of all members of the cluster, this node among them: one or three, or another odd number. They have to be names by which the
-#   members find each other: a certificate is for a name, not for an address. The list is fixed once the cluster has begun.
+#   Certnames of all members of the cluster, including this node: one, three or another odd number. The members have to reach each other by
+#   these names: a certificate is for a name, not for an address. The list cannot change once the cluster has started.
 #
 # @param certname
-#   This node's certname.
+#   Certname of this node; by default that of its certificate.
 #
 # @param certificates
-#   Files of which the server gets copies: the certificate `cert` and the private `key` of this node, the certificates `ca` of the CA, and
-#   its revocation list `crl`, which etcd looks at for each new connection and NATS does not. What is missing is Puppet's own file.
+#   Files that are copied for the server: the certificate `cert` and the private `key` of this node, the certificates `ca` of the CA, and
+#   its revocation list `crl`, which etcd checks for each new connection and NATS ignores. The default for each is Puppet's own file.
 #
 # @param listen
-#   Address on which it listens. etcd takes addresses only, no names.
+#   Address on which the server listens. etcd accepts only addresses, not names.
 #
 # @param client_port
 #   Port for nodes; by default 2379 with etcd, 4222 with NATS.
@@ -39,28 +39,28 @@
 #   Port for other members; by default 2380 with etcd, 6222 with NATS.
 #
 # @param quota
-#   How much the server may store, in MiB. The triggers of a thousand nodes need a few; events are taken up to 128, by NATS up to 64.
+#   Maximum size of the data in MiB. The triggers of a thousand nodes need a few MiB; events take up to 128, on NATS up to 64.
 #
 # @param permissions
-#   Whether a node has rights of its own and no others: each reads and removes only what is for it; with NATS it also writes only under
-#   its own name. On etcd every node may still overwrite what another one has fired, and on either one a node that means harm can still
-#   disturb: signatures decide what is believed. The servers' own names administrate an etcd. A new node has its rights with the next run
-#   here, and what it sends waits until then. The rights are for the fleet that `common::again::fleet::namespace` names in Hiera, and else
-#   for `default`. Set to false again, NATS asks for no rights any more; etcd does until `etcdctl auth disable`.
+#   Whether each node has only its own rights: it reads and removes only keys that are addressed to it; with NATS it also writes only under
+#   its own name. On etcd every node can still overwrite the triggers of another one, and on both a malicious node can still disturb the
+#   fleet: the signatures decide which data is accepted. On etcd the certnames of the members are administrators.
+#
+#   A new node gets its rights in the next run on the server; until then everything that it sends waits. The rights apply to the fleet that
+#   `common::again::fleet::namespace` names in Hiera, otherwise to `default`. If you set this to false again, NATS stops checking rights;
+#   etcd continues until `etcdctl auth disable`.
 #
 # @param nodes
-#   Certnames of the nodes that have rights, with `permissions`. By default all nodes for which
-#   the CA has signed a certificate, according to its own files where the catalog is compiled.
-#   Where that is not the CA, PuppetDB may know them:
+#   Certnames of the nodes that get rights with `permissions`. By default all nodes for which the CA has signed a certificate, according to
+#   the files of the CA on the machine that compiles the catalog. On a compiler without the CA, use PuppetDB:
 #   `puppetdb_query('nodes[certname] {}').map |$node| { $node['certname'] }`.
 #
-#   A node whose certificates have all expired or been revoked loses its rights with the next
-#   run here, even if it is listed. Without the CA's files the class cannot know that: remove the
-#   node from the list, or from PuppetDB with `puppet node deactivate`.
+#   A node whose certificates have all expired or been revoked loses its rights in the next run on the server, even if it is listed. Without
+#   the files of the CA the class cannot check that: remove the node from the list, or from PuppetDB with `puppet node deactivate`.
 #
 # @param platform
-#   What the operating system calls the parts of each server. The module has data for the families Debian and RedHat; on others the
-#   catalog fails unless Hiera has them. The `config` of etcd is the file of variables that its service reads.
+#   Names of the package, service, user and configuration file of each server on this operating system. The module has them for the families
+#   Debian and RedHat; on others the catalog fails unless Hiera has them. For etcd, `config` is the environment file of its service.
 #
 # @param package_name
 #   Name of the package; by default that of `platform`.
@@ -113,7 +113,7 @@ class common::again::backend (
     $system = "${facts['os']['family']} (${facts['os']['name']})"
     fail("${title}: the module does not know the ${backend} of ${system}: set ${title}::platform, or use servers that the site runs itself")
   }
-  # One fleet, which its nodes name.
+  # Namespace of the fleet, from the setting of its nodes in Hiera.
   $namespaces = [lookup('common::again::fleet::namespace', Pattern[/\A[A-Za-z0-9_-]{1,64}\z/], 'first', 'default')]
   $port = { 'etcd' => [2379, 2380], 'nats' => [4222, 6222] }[$backend]
   $package = $package_name.lest || { $default['package'] }
@@ -135,14 +135,14 @@ class common::again::backend (
   if $ensure == 'present' {
     $sources = common::again::credentials(['cert', 'key', 'ca', 'crl'], $certificates, $title)
 
-    # NATS without rights for each node has no use for them.
+    # NATS without rights for each node does not need them.
     $signed = ($backend == 'etcd' or $permissions) ? {
       true    => common::again::certificates(),
       default => undef,
     }
     $is_valid = $signed.lest || { {} }
     $listed = $nodes.lest || { $is_valid.keys }
-    # A node stays if the inventory does not name it, or is not on this machine.
+    # A node keeps its rights if the inventory of the CA does not list it, or is not on this machine.
     $enrolled = $listed.filter |$node| { $is_valid[$node] != false }.unique.sort
     if $backend == 'etcd' and ($is_valid['root'] or 'root' in $enrolled) {
       $remedy = "revoke it with 'puppetserver ca clean --certname root', and leave root out of ${title}::nodes"
@@ -161,7 +161,7 @@ class common::again::backend (
       require => Package[$package],
     }
 
-    # etcd reads these anew for each connection; NATS has to be started again for a renewed certificate.
+    # etcd reads these files for each connection; NATS has to be restarted to use a renewed certificate.
     $told = $backend ? {
       'etcd' => { 'before' => Service[$service] },
       'nats' => { 'notify' => Service[$service] },
@@ -221,7 +221,7 @@ class common::again::backend (
           before  => File[$default['config']],
         }
 
-        # Read anew, without a connection lost but those of nodes that have no rights any more.
+        # Reloads the rights. Only nodes that have lost their rights are disconnected.
         exec { 'again-backend-rights':
           command     => ['systemctl', 'reload', $service],
           refreshonly => true,

@@ -1,16 +1,15 @@
 # @summary
-#   Asks for another Puppet run after a while: `notify => Common::Again::Delta['title']`
+#   Asks for another Puppet run after a delay: `notify => Common::Again::Delta['title']`
 #
-# The define can be notified, and so can its `Exec["again-delta-title"]`. Deltas of different titles stay apart: each gets its run. A
-# request replaces a pending one of the same title. So `again`, and words that begin with `again-` or `until `, cannot be titles: other
-# timers of this module have these names.
+# Notify the define or its `Exec["again-delta-title"]`. Each title has its own timer and its own run. A request replaces a pending one of
+# the same title. The titles `again`, `again-…` and `until …` are reserved for other timers of this module.
 #
 # @param delta
-#   How long after the end of this run the next one is due at the earliest: seconds as a number or as a string of digits, or a string with
-#   a unit, such as `2m`. A random part is added to it, see `jitter` of `common::again`.
+#   Minimum time between the end of this run and the next one: seconds as a number or as a string of digits, or a string with a unit, such
+#   as `2m`. A random part is added to it: see `jitter` of `common::again`.
 #
 # @param start_timer_now
-#   Whether the time counts from the moment of the request and not from the end of the run.
+#   Whether the time counts from the request instead of from the end of the run.
 #
 # @example Look again in two minutes
 #   common::again::delta { 'cluster':

@@ -1,7 +1,7 @@
 # @summary
-#   What a request can do without: manual pages, completions, units for systemd; and the removal of state and logs
+#   Manages the files that a request does not need: manual pages, completions, systemd units; removes state and logs
 #
-# Apart from `common::again::install`, so that a read-only /usr/local/share costs the manual pages and not the rerun.
+# Separate from `common::again::install`, so that with a read-only /usr/local/share the manual pages fail but not the rerun.
 #
 # @example
 #   include common::again
@@ -16,14 +16,14 @@ class common::again::extras {
   $share = $common::again::share_path
   $units = '/etc/systemd/system'
 
-  # A package has its own pages and completions.
+  # A package contains its own manual pages and completions.
   $docs = ($common::again::manage_binary == 'file' and $common::again::manage_docs and $share =~ NotUndef)
   $boot_unit = $common::again::manage_boot_unit ? {
     undef   => $common::again::privileged and (!$present or $common::again::fact['systemd'] == true),
     default => $common::again::manage_boot_unit,
   }
 
-  # A file of the module, and its directory and name on the node.
+  # File of the module, directory on the node, name on the node.
   $carried = [
     ['man/again.8', "${share}/man/man8", 'again.8'],
     ['man/again.toml.5', "${share}/man/man5", 'again.toml.5'],
@@ -80,7 +80,7 @@ class common::again::extras {
       }
     }
 
-    # What `systemctl enable` does, but also in an image where systemd does not run yet.
+    # The links that `systemctl enable` creates; this also works in an image where systemd does not run yet.
     $links.each |$link| {
       file { "${wants}/${link}":
         ensure  => $enabled,
@@ -89,8 +89,8 @@ class common::again::extras {
       }
     }
 
-    # Where systemd runs, what has changed counts from now on.
-    # By systemctl(1), 5 is a unit that is not loaded: a package that was removed has stopped its own.
+    # Applies the changed units if systemd runs. According to systemctl(1), status 5 means that a unit is not loaded: a package has already
+    # stopped its units when it was removed.
     $verb = $present ? {
       true    => 'systemctl restart again-pending.path',
       default => '{ systemctl stop again-pending.path again-pending.service || [ $? = 5 ]; }',
@@ -107,7 +107,7 @@ class common::again::extras {
   }
 
   unless $present {
-    # Of directories that the site chose, only those that are plainly ours: `state_dir => '/srv'` must not cost /srv.
+    # Only directories with `again` in their last part: with `state_dir => '/srv'`, /srv must not be removed.
     $defaults = $common::again::privileged ? {
       true    => ['/var/lib/again', '/var/log/again'],
       default => ["${common::again::home}/.local/state/again", "${common::again::home}/.local/state/again"],
@@ -119,7 +119,7 @@ class common::again::extras {
       .filter |$path| { $path =~ /again[^\/]*\z/ }
       .unique
       .each |$path| {
-        # No copies in the filebucket: records may hold secrets.
+        # No copies in the filebucket: records may contain secrets.
         file { $path:
           force  => true,
           backup => false,

@@ -1,121 +1,124 @@
 # @summary
-#   Makes this node one of a fleet, in which a change on one node can run Puppet on others
+#   Adds this node to a fleet, in which a change on one node can run Puppet on others
 #
-# Installs the program `again-fleet`, writes its settings, and starts its services: one that carries triggers between this node and the
-# backend, as a user of its own and sandboxed; and the executor, which verifies what comes and has `again` run it. A resource of the type
-# `trigger` fires. The helper of the class `common::again` makes the runs, below its cap, and is included.
+# Installs the program `again-fleet`, writes its settings, and starts its services: one that transfers triggers between this node and the
+# backend, sandboxed and as its own user; and the executor, which verifies triggers and starts the runs with `again`, within its cap. The
+# class includes `common::again`. Resources of the type `trigger` send triggers.
 #
-# Nodes prove who they are with their Puppet certificates, which the service is handed by systemd. `accept` says whose triggers this
-# node takes; it has no default.
+# Nodes identify themselves with their Puppet certificates, which systemd passes to the service. `accept` lists the nodes whose triggers
+# this node accepts; it has no default.
 #
 # @param ensure
-#   `absent` stops the services and takes away what this class had put there, with the state and the user.
+#   `absent` stops the services and removes everything that this class has installed, including the state and the user.
 #
 # @param accept
-#   Whose triggers this node takes: certnames, with `*` for any characters but dots, or trusted extensions. `[]` for a node that only fires.
-#   The node itself is accepted only if its certname is written out.
+#   Nodes whose triggers this node accepts: certnames, with `*` for any characters but dots, or trusted extensions. Use `[]` for a node that
+#   only sends triggers. Triggers of the node itself are accepted only if the list has its full certname.
 #
 # @param accept_for
-#   Who may ask on behalf of other nodes, and of which: a Puppet server whose reports start runs.
+#   Nodes that may send triggers on behalf of other nodes, each with these nodes: for a Puppet server whose reports start runs.
 #
 # @param operators
-#   Who may take away the places of other nodes among those that share slots.
+#   Nodes that may release the slots of other nodes, and move or reset the locks of this node.
 #
 # @param backend
-#   What carries triggers: etcd, or NATS with JetStream.
+#   Kind of backend: `etcd`, or `nats` with JetStream.
 #
 # @param endpoints
-#   The servers of the backend. A server's certificate has to name it.
+#   Servers of the backend. The certificate of a server has to contain the name that is used here.
 #
 # @param tls
-#   Whether they are spoken to over TLS.
+#   Whether to connect to the backend with TLS.
 #
 # @param namespace
-#   The name of the fleet. Nodes with different ones share a backend and nothing else. The program's default is `default`. Set it in
-#   Hiera, for all nodes, if the backend has `permissions`.
+#   Name of the fleet. Fleets with different names can share a backend and do not see each other. The program's default is `default`. Set it
+#   in Hiera, for all nodes, if the backend has `permissions`.
 #
 # @param trust
-#   Whose word is believed: `puppet`, that of nodes with a certificate of Puppet's CA; `backend`, that of everybody who can write to the
-#   backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can have a CA of its own: see
-#   "Without a Puppet server" in doc/fleet.md.
+#   Source of trust: with `puppet` the node accepts data that is signed with a certificate of Puppet's CA; with `backend`, data from
+#   everyone who can write to the backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can
+#   have its own CA: see "Without a Puppet server" in doc/fleet.md.
 #
 # @param certname
-#   This node's name; by default its certname.
+#   Name of this node in the fleet; by default its certname.
 #
 # @param certificates
-#   Files by which this node proves who it is and verifies others: its certificate `cert` and private `key`, the certificates `ca` of the
-#   CA, and its revocation lists `crl`, for triggers and for the server of the backend. What is missing is Puppet's own file. Another
-#   certificate of the same CA and name keeps Puppet's own key away from the service. `revocation` says how far the lists count, as
-#   Puppet's setting `certificate_revocation` has it: `chain`, which is the program's default, `leaf`, or `off`, which needs no list.
+#   Files with which this node identifies itself and verifies others: its certificate `cert` and private `key`, the certificates `ca` of the
+#   CA, and its revocation lists `crl`, for triggers and for the servers of the backend. The default for each is Puppet's own file. To keep
+#   Puppet's own key away from the service, use another certificate from the same CA with the same name. `revocation` is like Puppet's
+#   setting `certificate_revocation`: `chain`, which is the program's default, `leaf`, or `off`, which needs no list.
 #
 # @param run_cmd
-#   What a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at its spaces. The
-#   program's default is a one-off run of the agent; a masterless node has its `puppet apply` here. If it is Sensitive, no report shows
-#   the settings, and only root and the service can read them, so that only root can send triggers.
+#   Command that a trigger runs here: an array of the program and its arguments, or a string without quotes, which is split at spaces. The
+#   program's default is a single run of the agent; set it to `puppet apply …` on a masterless node. If it is Sensitive, no report shows the
+#   settings, and only root and the service can read them, so that only root can send triggers.
 #
 # @param cwd
-#   The directory in which `run_cmd` starts. Relative paths in it start there. The program's default is `/root`.
+#   Working directory of `run_cmd`, from which its relative paths start. The program's default is `/root`.
 #
 # @param published_facts
-#   Names of facts that this node tells all others, for them to select it by: `uptime_seconds`, `os.name`. Besides these it tells `role`, by
-#   a fact of that name or the trusted extension `pp_role`, `fqdn`, `hostname` and `ipaddress`, its classes and its environment.
+#   Names of facts that this node publishes, so that other nodes can select it: `uptime_seconds`, `os.name`. It always publishes `role`
+#   (from the fact `role` or the trusted extension `pp_role`), `fqdn`, `hostname`, `ipaddress`, its classes and its environment.
 #
 # @param ttl
-#   How long a trigger of this node may wait to be taken. The program's default is one hour.
+#   Maximum time until a trigger from this node has to be accepted. The program's default is one hour.
 #
 # @param skew
-#   How far the clocks of two nodes may be apart. The program's default is five minutes.
+#   Maximum difference between the clocks of two nodes. The program's default is five minutes.
 #
 # @param spread
-#   How much later each further target of a trigger may start, such as `50ms`, which is the program's default.
+#   Random delay of a trigger with many targets: each target waits at most this, multiplied by the number of the others. The program's
+#   default is `50ms`.
 #
 # @param hop_limit
-#   How many hops a trigger may have made from node to node. The program's default is 10.
+#   Maximum number of hops of a trigger from node to node. The program's default is 10.
 #
 # @param cap_share
-#   How much of the cap of `again` (`common::again::max_runs`) the triggers of one node may use, in percent. The program's default is 50.
+#   Share of the cap of `again` (`common::again::max_runs`) that the triggers of one node may use, in percent. The program's default is 50.
 #
 # @param firing_group
-#   Group whose members may fire as root may: `puppet` on a server whose reports start runs. While the service is down, their triggers
-#   wait in `/var/spool/again-fleet-requests`, where local users can read them then.
+#   Group whose members may send triggers like root: `puppet` on a server whose reports start runs. While the service is down, their
+#   triggers wait in `/var/spool/again-fleet-requests`. With a group other than `root` all local users can read them there.
 #
 # @param manage_binary
-#   Where the program comes from: `file`, from this module's files for the node's architecture, or from `source`; `package`, from a
-#   package, which starts nothing by itself; `none`, from elsewhere. By default as with the helper: `common::again::manage_binary`. The
-#   package is of the version that `common::again::package_ensure` names; its name is that of the helper's, `common::again::package_name`,
-#   with `-fleet`. Manual pages and completions are installed if those of the helper are: see `common::again::manage_docs`.
+#   Source of the program: `file`, this module's files for the node's architecture, or `source`; `package`, a package, which starts nothing
+#   by itself; `none`, not installed by this module. By default the value of `common::again::manage_binary`. The package has the version
+#   `common::again::package_ensure` and the name `common::again::package_name` with `-fleet` appended. Manual pages and completions are
+#   installed if those of `again` are: see `common::again::manage_docs`.
 #
 # @param source
-#   Where the program is fetched from, with `manage_binary => file`, instead of this module's files.
+#   Path or URL of the program with `manage_binary => file`, instead of this module's files.
 #
 # @param checksum
-#   The SHA-256 of the program. A source on the web needs it.
+#   SHA-256 of the program. Required for a source on the web.
 #
 # @param binary
 #   Path of the program. By default /usr/local/bin/again-fleet, and /usr/bin/again-fleet with `manage_binary => package`.
 #
 # @param user
-#   The user of the service that speaks to the network, and the name of its group.
+#   Name of the user and of the group of the service that connects to the network.
 #
 # @param pam_service
-#   The name under which PAM sees a triggered run. By default that of cron, so that such a run has the limits and the environment of a
-#   run from cron.
+#   PAM service name of a triggered run. By default that of cron, so that the run has the limits and the environment of a run from cron.
 #
 # @param events
-#   Whether all others may read what runs of Puppet do on this node, when it happens: each change, failure and refresh, and how a run ended.
-#   A hash says which: of `types` (`['Service']`), with `titles` (`*` stands for any characters) and with one of `tags`, all of which apply;
-#   `only` those that are `corrective`, or that `failed`. No value is told, unless with `values`: then the old one, the new one and the
-#   message, but never what is Sensitive or redacted, nor of what has `show_diff => false`. The message of an Exec tells its command then.
-#   Puppet knows what is corrective in runs of the agent only.
+#   Whether this node publishes the events of its Puppet runs to the fleet as they happen: each change, failure and refresh, and how a run
+#   ended. A hash selects events by `types` (`['Service']`), `titles` (`*` stands for any characters) and `tags`, which all have to match,
+#   and with `only` those that are `corrective` or that `failed`. Puppet detects corrective changes only in runs of the agent.
+#
+#   Values are published only with `values`: the old value, the new value and the message. Values that are Sensitive or redacted, and those
+#   of resources with `show_diff => false`, are never published. The message of an Exec contains its command.
 #
 # @param slots
-#   What bounds how many nodes run Puppet at a time, with etcd: at most `limit` of those with the same `group`; where they differ, each
-#   goes by the smallest of its own and of those before it. A run waits for one of these slots until `max_wait` (the program's default is
-#   30 minutes; it has to be below the agent's `runtimeout`) and fails after that. Where the service or the backend cannot be asked, it
-#   goes ahead after a random moment, or waits if `required`. Reruns and triggered runs wait before they start: see
-#   `common::again::wait_for_slot`. All other runs of the agent wait, too, unless `prerun` is false: by `prerun_command` in puppet.conf,
-#   which Puppet calls when it has its catalog, before it applies it. A masterless `puppet apply` waits for nothing, unless `again` starts
-#   it. Where something else writes puppet.conf as a whole, set `prerun` to false, and let its `prerun_command` call `again-fleet slot`.
+#   Limits how many nodes run Puppet at the same time, with etcd: at most `limit` nodes with the same `group`. If nodes have different
+#   limits, each uses the smallest of its own limit and those of the nodes before it in the queue. A run waits for a slot up to `max_wait`
+#   and then fails. The program's default is 30 minutes; it has to be less than the agent's `runtimeout`. If the service or the backend is
+#   not available, the run starts after a random delay, or waits if `required` is set.
+#
+#   Reruns and triggered runs wait before they start: see `common::again::wait_for_slot`. All other runs of the agent wait too, unless
+#   `prerun` is false: in the `prerun_command` of puppet.conf, which Puppet calls after it has received its catalog and before it applies
+#   it. A masterless `puppet apply` does not wait, unless `again` starts it. If something else manages all of puppet.conf, set `prerun` to
+#   false and call `again-fleet slot` in its `prerun_command`.
 #
 # @example A load balancer that web servers may trigger
 #   class { 'common::again::fleet':
@@ -183,7 +186,7 @@ class common::again::fleet (
   if $present {
     include common::again
   }
-  # What removes the fleet may leave the class out.
+  # A catalog that removes the fleet may lack the class `common::again`.
   $of_helper = { 'manage_binary' => 'file', 'package_name' => 'again', 'manage_docs' => true }.reduce({}) |$known, $pair| {
     $variable = "common::again::${pair[0]}"
     $known + { $pair[0] => getvar($variable).lest || { lookup($variable, Data, 'first', $pair[1]) } }
@@ -207,7 +210,7 @@ class common::again::fleet (
     }
   }
 
-  # An unsupported node has nothing of the fleet, so that there is nothing to remove either.
+  # Nothing was ever installed on an unsupported node, so there is nothing to remove.
   $program_file = "${facts.dig('os', 'hardware')}/again-fleet"
   $systemd = ($facts['kernel'] == 'Linux' and $facts.dig('again', 'systemd') != false)
   if $present {
@@ -248,7 +251,7 @@ class common::again::fleet (
       fail("${title}: slots need etcd: on NATS a key that is renewed loses its place. Unset ${title}::slots")
     }
 
-    # The program refuses this too.
+    # The program rejects this combination too.
     $remote = $endpoints.filter |$endpoint| { $endpoint !~ /\A(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?\z/ }
     if $trust == 'backend' and !$tls and !empty($remote) {
       $remedy = "set ${title}::tls to true, or use a backend on localhost"
@@ -350,7 +353,7 @@ class common::again::fleet (
     default   => [],
   }
 
-  # A file of the module, and its directory and name on the node.
+  # File of the module, directory on the node, name on the node.
   $shared = [
     ['man/again-fleet.8', 'man/man8', 'again-fleet.8'],
     ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5'],
@@ -429,7 +432,7 @@ class common::again::fleet (
     }
 
     $toml = epp("${module_name}/again-fleet.toml.epp", { 'settings' => $settings, 'accept_for' => $accept_for })
-    # A command may hold a password.
+    # A command may contain a password.
     $config = $run_cmd ? {
       Sensitive => { 'content' => Sensitive($toml), 'mode' => '0640', 'group' => $user },
       default   => { 'content' => $toml, 'mode' => '0644' },
@@ -439,7 +442,7 @@ class common::again::fleet (
       * => $file + $config,
     }
 
-    # Facts as other nodes know them, whatever Facter calls them now.
+    # Facts under the names that other nodes use, which Facter may have renamed.
     $basics = {
       'role'      => $facts['role'].lest || { $trusted.dig('extensions', 'pp_role') },
       'fqdn'      => $facts.dig('networking', 'fqdn'),
@@ -462,7 +465,7 @@ class common::again::fleet (
         default => $events,
       }
 
-      # The service reads what runs leave there, by its group, and writes nothing.
+      # Runs write here. The service has read access through its group, and does not write.
       file { $spool:
         ensure  => 'directory',
         owner   => 'root',
@@ -484,8 +487,8 @@ class common::again::fleet (
       }
     }
 
-    # Where triggers wait while the service is down: root leaves them, and the group that may send. The service only reads them; if
-    # that group is not its own, every user can read them.
+    # Triggers wait here while the service is down. Root and the firing group write them; the service only reads them. If the directory
+    # does not belong to the group of the service, every user can read them.
     $request_rights = $firing_group ? {
       'root'  => { 'group' => $user, 'mode' => '2750' },
       default => { 'group' => $firing_group, 'mode' => '3775' },
@@ -498,7 +501,7 @@ class common::again::fleet (
       *       => $request_rights,
     }
 
-    # The executor reads its settings for each question, and is not kept running.
+    # The executor needs no restart: it reads its settings for each request, and does not run permanently.
     service { $sockets:
       ensure   => 'running',
       enable   => true,
@@ -536,7 +539,7 @@ class common::again::fleet (
       require  => Service['again-fleet.service'],
     }
 
-    # A rule that has left the manifest leaves the node, and so does a lock.
+    # Rules and locks that are no longer in the manifest are removed from the node.
     file { [$rules_dir, $locks_dir]:
       ensure  => 'directory',
       owner   => 'root',
@@ -549,7 +552,7 @@ class common::again::fleet (
       notify  => Exec['again-fleet-rules'],
     }
 
-    # The service reads the rules anew, and goes on with what it is doing. The executor reads them for each question.
+    # The service reloads the rules without an interruption. The executor reads them for each request.
     exec { 'again-fleet-rules':
       * => $common::again::exec + {
         'command'     => ['/usr/bin/systemctl', 'try-reload-or-restart', 'again-fleet.service'],
@@ -559,7 +562,7 @@ class common::again::fleet (
       },
     }
   } else {
-    # Before the program goes: no run starts without what it calls first.
+    # Before the program is removed: no run starts if its `prerun_command` fails.
     again_prerun { 'a slot':
       ensure => 'absent',
       before => Service[$services + $sockets],

@@ -1,5 +1,5 @@
 # @summary
-#   What a request cannot do without: the helper and its configuration
+#   Installs the files that a request needs: the program `again` and its configuration
 #
 # @example
 #   include common::again
@@ -44,7 +44,7 @@ class common::again::install {
     }
   }
 
-  # In /usr/local and /etc everything has its place; a user's home directory may lack all of it.
+  # The directories exist in /usr/local and /etc, but not necessarily in the home directory of a user.
   $managed = [
     [$common::again::manage_binary == 'file', $binary],
     [$common::again::manage_config, $common::again::config_path],
@@ -63,7 +63,7 @@ class common::again::install {
       default => undef,
     }
 
-    # A command may hold a password.
+    # A command may contain a password.
     [$mode, $text] = $common::again::command ? {
       Sensitive => ['0600', $present ? { true => Sensitive($settings), default => undef }],
       default   => ['0644', $settings],

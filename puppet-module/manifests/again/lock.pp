@@ -1,28 +1,34 @@
 # @summary
-#   Makes this node a candidate for a lock, which one of some nodes holds at a time: the master of a database, say
+#   Makes this node a candidate for a lock, which only one node holds at a time, such as the primary of a database
 #
-# Declare it on every candidate, with the same `candidates`. The service of one of them holds the lock, from one run to the next and over
-# restarts and upgrades, until it is away for a minute, or until an operator moves it with `again-fleet move`. Each change of holder has
-# Puppet run on all candidates. The fact `again_fleet` tells in `locks` of each: `holder`, which is undef unless it is certain; `is_mine`;
-# `token`, which grows with each change of holder; `since`; and `why` the holder is not certain.
+# Declare it on every candidate, with the same `candidates`. The service of one of them holds the lock, between runs and across restarts
+# and upgrades, until it is disconnected for a minute, or until an operator moves the lock with `again-fleet move`. Each change of holder
+# runs Puppet on all candidates. The fact `again_fleet` has an entry for each lock in `locks`:
 #
-# A lease is no fence. A run takes longer than the moment in which the fact was true, and an agent that goes on with a cached catalog
-# (`usecacheonfailure`) believes what was true when that was compiled. What must never be done by two has to compare the token, at the place
-# where it is done: whatever has seen a higher one refuses a lower one. See doc/fleet.md and examples/lock.pp.
+# - `holder`, undef unless it is certain
+# - `is_mine`, whether this node holds the lock
+# - `token`, a number that grows with each change of holder
+# - `since`, the time from which the holder has held it
+# - `why`, the reason if the holder is not certain
+#
+# A lock is only a lease: it cannot stop a node that has just lost it. The holder may change during a run, and an agent that applies a
+# cached catalog (`usecacheonfailure`) uses the holder at the time of compilation. An action that two nodes must never take has to check
+# the token where it takes effect, and to refuse a token that is lower than one seen before. See doc/fleet.md and examples/lock.pp.
 #
 # Locks need etcd.
 #
 # @param ensure
-#   `absent` gives the lock up, and takes it off this node.
+#   `absent` releases the lock and removes it from this node.
 #
 # @param candidates
-#   The nodes that may hold it, by certname; this one among them.
+#   Certnames of the nodes that may hold the lock, including this one.
 #
 # @param prefer
-#   Some of them, in the order in which they try when nobody holds it, two seconds apart; the others come last. Whoever holds it keeps it.
+#   Preferred candidates: when nobody holds the lock, they try in this order, two seconds apart; the others come last. A holder keeps the
+#   lock even if a preferred candidate connects.
 #
 # @param lock
-#   Its name: at most 64 letters, digits, `_`, `.` and `-`. By default the title.
+#   Name of the lock: at most 64 letters, digits, `_`, `.` and `-`. By default the title.
 #
 # @example A database with one primary
 #   common::again::lock { 'db-master':
@@ -65,7 +71,7 @@ define common::again::lock (
     $lines = $values
       .filter |$_key, $value| { $value =~ NotUndef }
       .map |$key, $value| { "${key} = ${common::again::toml($value)}\n" }
-    # By these the fact asks.
+    # The fact reads the path of the program from this comment.
     $head = [
       'Written by Puppet (common::again::lock): changes made here do not last.',
       "binary: ${common::again::fleet::binary_path}",

@@ -1,51 +1,52 @@
 # @summary
-#   Reacts to what runs of Puppet do on other nodes: runs Puppet here, or calls a program
+#   Reacts to events in Puppet runs on other nodes: runs Puppet here, or calls a program
 #
-# A rule says which events: those of a `resource`, of a kind of `change`, of a `class`, from nodes that tell certain facts; all that it says
-# has to be met. Puppet runs here once for all events of a run that have come by then, as if that run had fired a `trigger` at this node:
-# after a run that is under way, below the cap of this node, and with the hops counted. Only nodes that `accept` of the class
-# `common::again::fleet` names are listened to, and they tell what their runs do if they set its `events`.
+# A rule selects events by `resource`, kind of `change` and `class`, and by the facts of the node; an event has to match all conditions that
+# are set. Puppet runs here once for all matching events of a run that have arrived by then, as if that run had sent a `trigger` to this
+# node: after a run that is in progress, within the cap of this node, and as one more hop. Rules only see events of nodes that `accept`
+# of the class `common::again::fleet` lists. Those nodes publish events if they set `events` of that class.
 #
-# With `command` a program is called in the place of Puppet, as root, once for each event, with the event as one object of JSON on its
-# standard input: `version`, `id`, `rule`, `node`, `run`, `environment`, `event` and `origins`. The calls of one rule are made one by one,
-# and wait on disk until they are. A call that was interrupted is made again, with the same `id`. What the program writes is in the journal
-# of `again-fleet-calls.service`, and how it ended.
+# With `command` a program runs instead of Puppet, as root, once for each event. It reads the event from standard input as one JSON object:
+# `version`, `id`, `rule`, `node`, `run`, `environment`, `event` and `origins`. The calls of a rule run one after the other, and are stored
+# on disk until then. An interrupted call is repeated with the same `id`. The journal of `again-fleet-calls.service` has the output of the
+# program and how it ended.
 #
-# A rule that leaves the manifest leaves the node.
+# A rule that is removed from the manifest is removed from the node.
 #
 # @param ensure
-#   `absent` takes the rule away.
+#   `absent` removes the rule.
 #
 # @param resource
-#   Whose events: a reference such as `Service[httpd]`. `*` stands for any characters, or none: `File[/etc/haproxy/*]`, `Service[*]`.
+#   Resource of the event: a reference such as `Service[httpd]`. `*` stands for any characters, or none: `File[/etc/haproxy/*]`,
+#   `Service[*]`.
 #
 # @param change
-#   What happened to it: `started`, `stopped`, `changed`, `failed` or `refreshed`, or several of these. By default any.
+#   Kind of change: `started`, `stopped`, `changed`, `failed` or `refreshed`, or an array of these. By default any.
 #
 # @param class
-#   A class that the resource is in, by its tags, or that is in the last catalog of its node. Puppet makes tags of the classes that a
-#   resource is in and of those that declare them, but also of defines and titles, and of the parts of all these names.
+#   Class that contains the resource, according to its tags, or that is in the last catalog of its node. Puppet tags a resource with the
+#   classes that contain it and with those that declare them, but also with defines and titles, and with the parts of all these names.
 #
 # @param where
-#   What the node tells of itself, as the type `trigger` has it: a hash of facts and their values, all of which have to hold; or strings
-#   with one of `=`, `!=`, `<`, `>`, `=~`, such as `'uptime>10'`.
+#   Conditions on the facts that the node publishes, as in the type `trigger`: a hash of facts and their values, or strings with one of
+#   `=`, `!=`, `<`, `>`, `=~`, such as `'uptime>10'`. All of them have to match.
 #
 # @param environment
-#   The environment of the run in which it happened.
+#   Environment of the run that caused the event.
 #
 # @param own
-#   Whether events of this node count too.
+#   Whether the rule matches events of this node too.
 #
 # @param delta
-#   How long Puppet waits at least before it runs here: seconds, or a string with a unit, such as `2m`; a day at most.
-#   Where many nodes have the rule, `fqdn_rand(60)` spreads their runs over a minute.
+#   Minimum delay before Puppet runs here: seconds, or a string with a unit, such as `2m`; at most a day. If many nodes have the rule,
+#   `fqdn_rand(60)` spreads their runs over a minute.
 #
 # @param command
-#   A program that is called instead: an array of its absolute path and its arguments, or a string without quotes, which is split at its
-#   spaces. No shell is between. If it is Sensitive, no report shows the rule, and only root and the service can read its file.
+#   Program to run instead of Puppet, without a shell: an array of its absolute path and its arguments, or a string without quotes, which is
+#   split at spaces. If it is Sensitive, no report shows the rule, and only root and the service can read its file.
 #
 # @param timeout
-#   How long the program may take: from a second to an hour. Then it is killed, with what it has started. The default is 60 seconds.
+#   Timeout of the program, from a second to an hour; 60 seconds by default. Then the program is killed with all processes that it started.
 #
 # @example A load balancer runs when a web server came up
 #   common::again::on { 'a web server came up':
@@ -121,7 +122,7 @@ define common::again::on (
     default => $plain,
   }
   $conditions = $where ? {
-    # A value that begins with `~` is not one to search for.
+    # The space keeps a value that begins with `~` from being read as a regular expression.
     Hash    => $where.map |$fact, $wanted| { regsubst("${fact}=${wanted}", /\A([^=]*=)~/, '\1 ~') },
     default => $where,
   }
@@ -140,7 +141,7 @@ define common::again::on (
     .map |$key, $value| { "${key} = ${common::again::toml($value)}\n" }
 
   if $common::again::fleet::active {
-    # To be read by people; the hash keeps apart what looks the same.
+    # A readable part of the title; the hash makes the file name unique.
     $readable = $title.downcase.regsubst(/[^a-z0-9]+/, '-', 'G')[0, 40].regsubst(/\A-|-\z/, '', 'G')
     $hash = sha256($title)[0, 12]
     $file_ensure = $ensure ? {
@@ -148,7 +149,7 @@ define common::again::on (
       default   => 'absent',
     }
     $text = join(['# Written by Puppet (common::again::on): changes made here do not last.', "\n"] + $lines)
-    # A command may hold a password.
+    # A command may contain a password.
     $content = $command ? {
       Sensitive => { 'content' => Sensitive($text), 'group' => $common::again::fleet::user, 'mode' => '0640' },
       default   => { 'content' => $text, 'group' => 'root', 'mode' => '0644' },

@@ -1,8 +1,8 @@
 # @summary
 #   `Exec['again']`, the deltas and untils of the class, and the request that `on_failure` makes
 #
-# A class of its own, which `common::again` includes and does not contain: what comes after a profile that contains `common::again`
-# may notify the Exec all the same.
+# A separate class, which `common::again` includes but does not contain: resources that are ordered after a profile which contains
+# `common::again` can still notify the Exec.
 #
 # @example
 #   include common::again
@@ -28,7 +28,7 @@ class common::again::requests {
     }
   }
 
-  # Depends on nothing, so that nothing that fails can keep it from asking.
+  # Has no dependencies, so that a failed resource cannot prevent the request.
   if $common::again::on_failure != false and $common::again::active {
     $delta = $common::again::on_failure ? {
       true    => [],

@@ -1,5 +1,5 @@
 # @summary
-#   Stops what is pending, before `ensure => absent` removes the records that name it
+#   Stops pending timers before `ensure => absent` removes their records
 #
 # @example
 #   class { 'common::again':
@@ -15,19 +15,19 @@ class common::again::stop {
   $binary = $common::again::binary_path
   $options = $common::again::config_option
 
-  # `again status` ends with 3 if nothing is pending; anything else, an error too, is a reason to stop.
+  # `again status` exits with 3 if nothing is pending. With any other status, even an error, `again stop` runs.
   $pending = 'test -x "$0" || exit 1; "$0" status "$@" >/dev/null 2>&1; test $? -ne 3'
 
   exec { 'again-stop':
-    # Through a shell, because an Exec wants the file that is its command in place first, and this one has to be removed afterwards.
+    # In a shell, because an Exec autorequires the file of its command, and this file has to be removed after the Exec.
     * => $common::again::exec + {
       'command' => ['/bin/sh', '-c', 'exec "$0" stop "$@"', $binary] + $options,
       'onlyif'  => [['/bin/sh', '-c', $pending, $binary] + $options],
       'require' => undef,
     },
   }
-  # Waiters of other users and of other state directories, which no record names that `again stop` reads here. Once the helper has gone,
-  # nobody could list or stop them. A package sees to that by itself.
+  # Waiters of other users and of other state directories: `again stop` does not read their records. Once the program is removed, nothing
+  # could list or stop them. A package stops them itself.
   if $common::again::manage_binary == 'file' {
     $others = @(SH)
       helper=$(readlink -f "$0")

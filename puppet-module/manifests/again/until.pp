@@ -1,28 +1,28 @@
 # @summary
 #   Asks for another Puppet run as long as a check fails
 #
-# The check is made when Puppet comes to this resource: order it after what it depends on. Nothing has to notify it, so that a failed
-# resource elsewhere cannot keep it from asking. Once the check succeeds nothing happens any more. If it never does, the cap ends the
-# chain, and the Exec fails with the line that says so.
+# Puppet runs the check when it evaluates this resource: order it after the resources that the check depends on. Nothing has to notify
+# it, so a failed resource elsewhere cannot prevent the request. Once the check succeeds, no more runs are requested. If it never
+# succeeds, the cap ends the chain, and the Exec fails with a message that says so.
 #
-# A check that cannot be executed, dies of a signal or takes too long has failed. Puppet makes checks under noop too, but asks for nothing
-# then.
+# A check fails if it cannot be executed, is killed by a signal or exceeds its timeout. Under noop Puppet runs the check too, but requests
+# nothing.
 #
 # @param check
-#   The command that succeeds once there is nothing to wait for. An array is run as it is, its first element an absolute path. A string
-#   is given to /bin/sh. If it is Sensitive, the report shows neither the check nor what the request says.
+#   Command that exits with 0 once there is nothing to wait for. An array runs without a shell; its first element is an absolute path. A
+#   string runs in /bin/sh. If it is Sensitive, the report shows neither the check nor the output of the request.
 #
 # @param delta
-#   As with `common::again::delta`.
+#   Minimum delay before the next run, as in `common::again::delta`.
 #
 # @param timeout
-#   How many seconds the check may take.
+#   Timeout of the check in seconds.
 #
 # @param max_runs
-#   At most this many reruns in the window, instead of the setting of `common::again`.
+#   Maximum number of reruns in the window, instead of the setting of `common::again`.
 #
 # @param on_cap
-#   What to do at the cap, instead of the setting of `common::again`. Use `wait` for a condition that may take long.
+#   Action at the cap, instead of the setting of `common::again`. Use `wait` for a condition that may take long.
 #
 # @example Until the peers have joined
 #   common::again::until { 'peers joined':
@@ -47,7 +47,7 @@ define common::again::until (
 ) {
   include common::again
 
-  # Not the bare title, which a delta may have too.
+  # With a prefix, because a delta may have the same title.
   $timer = "until ${common::again::timer('common::again::until', $title)}"
   $plain = $check ? {
     Sensitive => $check.unwrap,
@@ -57,13 +57,13 @@ define common::again::until (
     String  => ['/bin/sh', '-c', $plain],
     default => $plain,
   }
-  # Puppet would take a check that is missing (127) for an error and one that exceeds the Exec's timeout for a success.
+  # Otherwise Puppet would treat a missing check (127) as an error, and a check that exceeds the timeout of the Exec as a success.
   $unless = ['/bin/sh', '-c', 'timeout -k 5 "$0" "$@" || exit 1', String($timeout)] + $argv
   $checks = $check ? {
     Sensitive => Sensitive([$unless]),
     default   => [$unless],
   }
-  # With nothing to ask for, nothing is checked, or every report would show a change.
+  # If nothing can be requested, the Exec does not run. Otherwise every report would show a change.
   $when = $common::again::active ? {
     true    => { 'unless' => $checks },
     default => { 'refreshonly' => true },

@@ -1,7 +1,7 @@
 # @summary
-#   The files by which a node of a fleet proves who it is and verifies others, and how far it looks at revocation
+#   Files with which a node of a fleet identifies itself and verifies others, and how it checks revocation
 #
-# What is missing is Puppet's own file.
+# The default for each file is Puppet's own file.
 type Common::Again::Certificates = Struct[{
     Optional['cert']       => Common::Again::Path,
     Optional['key']        => Common::Again::Path,

@@ -1,3 +1,3 @@
 # @summary
-#   What happened to a resource in a run of Puppet
+#   Kind of change of a resource in a Puppet run
 type Common::Again::Change = Enum['changed', 'started', 'stopped', 'failed', 'refreshed']

@@ -1,5 +1,5 @@
 # @summary
-#   Which events of a node are told: all or none, or those that fit all that is said of them
+#   Events that a node publishes: all, none, or those that match all keys of a hash
 type Common::Again::Events = Variant[
   Boolean,
   Struct[{

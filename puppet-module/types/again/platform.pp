@@ -1,7 +1,7 @@
 # @summary
-#   What an operating system calls the parts of an etcd or a NATS
+#   Names of the parts of etcd or NATS on an operating system
 #
-# `user` is that of the service, `config` its configuration file, and `client` the package of its client, if that is another one.
+# `user` is the user of the service, `config` its configuration file, and `client` the package of its client if that is a separate one.
 type Common::Again::Platform = Struct[{
     'package'          => String[1],
     'service'          => String[1],

@@ -1,7 +1,7 @@
 # @summary
-#   The files of which a server gets copies to prove who it is and to verify nodes
+#   Files that are copied for a server, with which it identifies itself and verifies nodes
 #
-# What is missing is Puppet's own file.
+# The default for each is Puppet's own file.
 type Common::Again::ServerCertificates = Struct[{
     Optional['cert'] => Common::Again::Absolutepath,
     Optional['key']  => Common::Again::Absolutepath,

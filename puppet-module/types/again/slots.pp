@@ -1,5 +1,5 @@
 # @summary
-#   What runs of Puppet wait for on a node: one of the slots that a group of nodes shares
+#   Settings of the slots that a group of nodes shares, and for which their Puppet runs wait
 type Common::Again::Slots = Struct[{
     group              => Pattern[/\A[\x20-\x7e]{1,128}\z/],
     limit              => Integer[1, 100000],

@@ -3,16 +3,16 @@
 # @summary
 #   The facts of one server of a role
 #
-# They come from where those of `servers_with_role` come from.
+# The source of the facts is that of `servers_with_role`.
 Puppet::Functions.create_function(:server_with_role) do
   # @param role
   #   The role.
   #
   # @param fallback
-  #   What is returned if there is no such server.
+  #   Hash that is returned if no server has the role.
   #
   # @return [Hash[String, Any]]
-  #   The facts of the first of the servers by certname, with its `certname`; or the fallback.
+  #   The facts of the first server in the order of the certnames, with its `certname`; or the fallback.
   #
   # @example The database, or this very machine
   #   $database = server_with_role('database', { 'hostname' => 'localhost', 'ipaddress' => '127.0.0.1' })

@@ -12,12 +12,12 @@ Puppet::Reports.register_report(:kick) do
     accept (`common::again::fleet::accept_for`), and as a user whom the service lets in (`firing_group`).
   DESC
 
-  # Nothing in here may fail or hold up a report: what goes wrong is a line in the log.
+  # Sends the triggers. An error must neither fail nor delay the report: it is logged.
   def process
     wanted = kicks
     return if wanted.empty? || noop || !has_changed?
 
-    # All of them together: the agent waits for its report to be taken.
+    # For all triggers together: the agent waits until its report has been processed.
     deadline = now + 15
     wanted.first(16).each { |wish| kick(wish, deadline) }
     complain("what #{host} asks for after the 16th", "there are #{wanted.size}") if wanted.size > 16
@@ -27,13 +27,13 @@ Puppet::Reports.register_report(:kick) do
 
   private
 
-  # What the notifies of this run ask for, each once.
+  # Selections from the titles of the notifies of this run, without duplicates: `haproxy` from `kick -> haproxy`.
   def kicks
     notifies = resource_statuses.values.select { |status| status.resource_type == 'Notify' && status.changed && !status.failed }
     notifies.map { |status| status.title.to_s[%r{\Akick\s*->\s*(.*?)\s*\z}, 1] }.compact.uniq.sort
   end
 
-  # Whether it has changed anything that others can build on.
+  # Whether the run has changed a resource other than notifies and triggers.
   def has_changed?
     resource_statuses.values.any? { |status| status.changed && !%w[Notify Trigger].include?(status.resource_type) }
   end
@@ -46,7 +46,8 @@ Puppet::Reports.register_report(:kick) do
     selection = selection(wish)
     return complain("'kick -> #{wish}' of #{host}", 'it names no role, class: or host:') unless selection
 
-    # On the server a name for each node: a trigger bears the way of one. There what started the run is known by its job.
+    # On the server each node has its own trigger name, because a trigger has the origins of one run only. The job id of the report
+    # identifies the cause of that run.
     job = ["--job-id=#{job_id}"] unless Puppet.run_mode.name == :user
     words = ['trigger', "--name=#{name_of(wish)}", *selection, "--for=#{host}", *job]
     left = (deadline - now).ceil
@@ -61,27 +62,27 @@ Puppet::Reports.register_report(:kick) do
     complain("'kick -> #{wish}' of #{host}", e.message)
   end
 
-  # The output of again-fleet, and how it failed or nil.
+  # Output of again-fleet, and the error or nil.
   def run(words, seconds)
     program = Puppet::Util.which('again-fleet') || Puppet::Util.which('/usr/local/bin/again-fleet')
     raise Puppet::Error, 'there is no program again-fleet on this machine: include common::again::fleet' unless program
 
-    # Puppet's own execution knows no timeout, and in puppetserver there is no other way to start a program.
+    # Puppet's own execution has no timeout, and puppetserver offers no other way to start a program.
     words = ['timeout', '-k', '2', seconds.to_s, program, *words]
     output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false)
     how = { 0 => nil, 124 => "took longer than #{seconds} s", 137 => 'was killed' }.fetch(output.exitstatus || 137) { |status| "ended with #{status}" }
-    # Puppet takes it for what the locale says.
+    # Puppet assumes the encoding of the locale.
     [String.new(output.to_s, encoding: Encoding::UTF_8).scrub, how]
   end
 
-  # The options that say which nodes, or nil.
+  # Options of `again-fleet trigger` that select the nodes; nil if the title is invalid.
   def selection(wish)
     here = ["--environment=#{environment}"] unless environment.to_s.empty?
     case wish
     when %r{\Ahost:([a-z0-9._-]+)\z}i then ["--to=#{Regexp.last_match(1).downcase}"]
     when %r{\Aclass:(?:::)?([a-z]\w*(?:::[a-z]\w*)*)\z}i then ["--class=#{Regexp.last_match(1).downcase}", *here]
     when %r{\A(host|class):} then nil
-    # What begins otherwise would be another operator.
+    # With another first character, `role=` and the text would read as another operator.
     when %r{\A[^=~/[:cntrl:]][^[:cntrl:]]*\z} then ["--where=role=#{wish}", *here]
     end
   end

@@ -4,29 +4,29 @@ require 'puppet/parameter/boolean'
 require_relative '../../puppet_x/again/events'
 
 # @summary
-#   Tells the fleet what a run does, when it does it
+#   Publishes the events of a run to the fleet while it runs
 #
 # @api private
 Puppet::Type.newtype(:again_events) do
   @doc = <<~DOC
-    @summary Tells the fleet what a run does, when it does it
+    @summary Publishes the events of a run to the fleet while it runs
 
     The class `common::again::fleet` declares it for its parameter `events`. From the first resource of the run on, each change, failure and
-    refresh is a line in a spool file, from where the service takes it; the last line tells how the run ended. `types`, `titles`, `tags` and
-    `only` say which events are told: those that fit all that are set. The last line is always written.
+    refresh becomes a line in a spool file, which the service reads; the last line says how the run ended. `types`, `titles`, `tags` and
+    `only` filter the events: an event is published if it matches all that are set. The last line is always written.
 
-    It never changes anything, tells nothing under noop, and no run fails by it. None waits for the service or the backend; the program again is
-    asked once who asked for the run, and has two seconds.
+    The resource never changes anything, publishes nothing under noop and never fails a run. A run does not wait for the service or the
+    backend. It calls the program `again` once, for at most two seconds, to find out who asked for the run.
   DOC
 
   newparam(:name, namevar: true) do
-    desc 'A name for people.'
+    desc 'Any name.'
   end
 
   {
-    spool: ['/var/spool/again-fleet', 'The directory of the spool.'],
-    socket: ['/run/again-fleet/events', 'The socket by which the service is told that there is something new.'],
-    helper: ['/usr/local/bin/again', 'The path of the program again, which knows who asked for this run.'],
+    spool: ['/var/spool/again-fleet', 'Directory of the spool.'],
+    socket: ['/run/again-fleet/events', 'Wakeup socket of the service: a datagram means that there are new lines.'],
+    helper: ['/usr/local/bin/again', 'Path of the program `again`, which knows who asked for this run.'],
   }.each do |name, (default, text)|
     newparam(name) do
       desc text
@@ -38,9 +38,9 @@ Puppet::Type.newtype(:again_events) do
   end
 
   {
-    types: 'Events of resources of these types: `Service`, `Package`.',
-    titles: 'Events of resources with these titles. `*` stands for any characters.',
-    tags: 'Events of resources with one of these tags.',
+    types: 'Publish only events of resources of these types, such as `Service` or `Package`.',
+    titles: 'Publish only events of resources with one of these titles. `*` stands for any characters.',
+    tags: 'Publish only events of resources with one of these tags.',
   }.each do |name, text|
     newparam(name) do
       desc text
@@ -51,21 +51,21 @@ Puppet::Type.newtype(:again_events) do
   end
 
   newparam(:only) do
-    desc 'Only events that undo what something else had changed (`corrective`), or only failures (`failed`).'
+    desc 'Publish only events that undo a change made outside of Puppet (`corrective`), or only failures (`failed`).'
 
     newvalues(:corrective, :failed)
   end
 
   newparam(:values, boolean: true, parent: Puppet::Parameter::Boolean) do
     desc <<~DOC
-      Whether the old value, the new one and the message of an event are told too. Everybody in the fleet may read them. What is Sensitive or
-      redacted is never told, nor what has `show_diff => false`.
+      Whether to publish the old value, the new value and the message of an event too. Every node of the fleet can read them. Values that
+      are Sensitive or redacted are never published, nor those of resources with `show_diff => false`.
     DOC
 
     defaultto false
   end
 
-  # Called before anything of the catalog is applied. A Puppet server loads types too, and applies nothing.
+  # Puppet calls this before it applies the catalog. A Puppet server loads types too, but applies nothing.
   def pre_run_check
     return if noop? || !catalog&.host_config? || !%i[user agent].include?(Puppet.run_mode.name)
 

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# Has the report of a run tell the fleet how the run ended, if the run has told what the node is.
+# Publishes the end of a run when its report is finalized, if the run has published this node's inventory.
 module Puppet::AgainFleetEnd
   class << self
-    # The command that tells it, once it is due.
+    # Command that publishes the end of the run; nil until the inventory has been published.
     attr_accessor :command
   end
 
@@ -15,7 +15,7 @@ module Puppet::AgainFleetEnd
     result
   end
 
-  # Whether it was told; what went wrong is a warning, for no run fails by it.
+  # Publishes the end of the run. An error is logged as a warning, because it must not fail the run.
   def self.tell(command, status)
     output = Puppet::Util::Execution.execute([*command, "--end=#{status}"], failonfail: false, combine: true, override_locale: false)
     Puppet.warning("the fleet is not told how this run ended: #{output.to_s.strip}") unless output.exitstatus.zero?
@@ -25,24 +25,25 @@ module Puppet::AgainFleetEnd
 end
 
 # @summary
-#   Tells the fleet what this node is
+#   Publishes the inventory of this node to the fleet
 Puppet::Type.newtype(:again_inventory) do
   @doc = <<~DOC
-    @summary Tells the fleet what this node is
+    @summary Publishes the inventory of this node to the fleet
 
-    The class `common::again::fleet` declares it. It tells the facts of its parameter, the classes and the environment of the catalog and the
-    version of Puppet, for other nodes to be shown and to select this one by: when the catalog is known, before anything is applied and any
-    trigger fires; in the run that installs the program, when its service has been started. The end of the run tells how it ended.
+    The class `common::again::fleet` declares it. It publishes the facts of its parameter, the classes and the environment of the catalog
+    and the version of Puppet; other nodes show them and select this node with them. It publishes before the catalog is applied and before
+    any trigger is sent; in the run that installs the program, after the service has been started. At the end of the run it publishes how
+    the run ended.
 
-    It never changes anything, tells nothing under noop, and no run fails by it.
+    The resource never changes anything, publishes nothing under noop and never fails a run.
   DOC
 
   newparam(:name, namevar: true) do
-    desc 'A name for people.'
+    desc 'Any name.'
   end
 
   newparam(:facts) do
-    desc 'The facts that are told: a hash of names and values, each of them a string, a number or a boolean. Everybody in the fleet may read them.'
+    desc 'The facts to publish: a hash of names and values, each a string, a number or a boolean. Every node of the fleet can read them.'
 
     defaultto({})
 
@@ -54,7 +55,7 @@ Puppet::Type.newtype(:again_inventory) do
   end
 
   newparam(:program) do
-    desc 'The path of the program again-fleet.'
+    desc 'Path of the program `again-fleet`.'
 
     defaultto '/usr/local/bin/again-fleet'
 
@@ -62,12 +63,13 @@ Puppet::Type.newtype(:again_inventory) do
   end
 
   newparam(:config) do
-    desc 'The path of its settings, if they are not in /etc/again-fleet.toml.'
+    desc 'Path of the settings of `again-fleet`; by default /etc/again-fleet.toml.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not an absolute path" unless value.is_a?(String) && value.start_with?('/') }
   end
 
-  # Methods of Puppet that it calls during a run, and that this module overrides: without one of them nothing would be told, in silence.
+  # Methods that this version of Puppet lacks, of those that it should call or that this module overrides. Without one of them something
+  # would not be published, and without an error.
   def self.missing_hooks
     require 'puppet/transaction/event_manager'
     require 'puppet/transaction/report'
@@ -76,26 +78,26 @@ Puppet::Type.newtype(:again_inventory) do
     hooks.reject { |owner, name| owner.method_defined?(name) || owner.private_method_defined?(name) }.map { |owner, name| "#{owner}##{name}" }
   end
 
-  # Called when a node turns its catalog into resources, before any of them is applied.
+  # Puppet calls this when it turns the catalog into resources, before it applies any of them.
   validate do
     missing = self.class.missing_hooks
     err("this module does not know Puppet #{Puppet.version}: it has no #{missing.join(', ')}; the fleet does not see all that runs do") if missing.any?
   end
 
-  # Called before anything of the catalog is applied.
+  # Puppet calls this before it applies the catalog.
   def pre_run_check
     # A catalog may be applied more than once.
     @told = nil
     tell_early
   end
 
-  # Called before a trigger is fired, too: whoever it starts is to find this node.
+  # Publishes the inventory early. Also called before a trigger is sent, so that the nodes that it starts find this node.
   def tell_early
     wrong = tell
     debug("not told yet: #{wrong}") if wrong
   end
 
-  # Called when it is this resource's turn: whoever could not tell before tells now.
+  # Puppet calls this when it evaluates the resource: publishes the inventory if that has failed so far.
   def retrieve
     wrong = tell
     warning("the fleet is not told what this node is: #{wrong}") if wrong
@@ -104,7 +106,7 @@ Puppet::Type.newtype(:again_inventory) do
 
   private
 
-  # Tells, unless that is done, or is not to be done; what went wrong, if anything did.
+  # Publishes the inventory, once per run and not under noop. Returns the error message, or nil.
   def tell
     return if @told || noop? || !catalog&.host_config?
     return "there is no program #{self[:program]}" unless File.executable?(self[:program])

@@ -8,12 +8,12 @@ Puppet::Type.newtype(:again_on_failure) do
   @doc = <<~DOC
     @summary Asks for another Puppet run at the end of one in which resources have failed: `on_failure` of `common::again`
 
-    There is nothing to evaluate, so that it never changes or fails by itself, and it depends on no other resource. Its provider looks at
-    the run once everything has been evaluated, and runs the command if anything has failed.
+    The resource has nothing to evaluate: it never changes or fails during the run, and depends on no other resource. After the last
+    resource of the run its provider runs the command if a resource has failed.
   DOC
 
   newparam(:name, namevar: true) do
-    desc 'The name.'
+    desc 'Any name.'
   end
 
   newparam(:command) do

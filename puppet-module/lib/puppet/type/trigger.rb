@@ -6,18 +6,19 @@ Puppet::Type.newtype(:trigger) do
   @doc = <<~DOC
     @summary Starts Puppet on other nodes when it is notified
 
-    Declaring it does nothing. When another resource has changed and notifies it, Puppet runs on each of the nodes that it names or selects:
-    once, after a run that is under way there, and below the cap of that node. As with every resource, Puppet skips the refresh if one of the
-    notifying resources has failed, and under noop. What became of the trigger is in its lines in the report; a trigger that could neither be
-    sent nor kept fails. If the service of this node is down, the trigger waits on disk for it; with `wait` that is a failure.
+    A trigger does nothing until another resource changes and notifies it. Then Puppet runs once on each node that the trigger names or
+    selects, after a run that is in progress there, and within the cap of that node. As with every resource, Puppet skips the refresh under
+    noop, and if one of the notifying resources has failed. The report shows the result of the trigger. The resource fails if the trigger
+    could neither be sent nor stored. If the service of this node is down, the trigger is stored on disk until it starts; with `wait` the
+    resource fails.
 
-    `where`, `class` and `environment` select nodes by what they tell of themselves at that moment, as the class `common::again::fleet` has them
-    do, and its lines name those that it came to; the node that fires is left out unless `hosts` names it. That nobody is selected is said, and
-    is no failure.
+    `where`, `class` and `environment` select nodes when the trigger is sent, by the inventory that the nodes publish with the class
+    `common::again::fleet`. The report lists the selected nodes. The sending node is not selected unless `hosts` names it. If no node is
+    selected, the resource says so and does not fail.
 
-    Resources that have to be written before it fires come before it, by `require`, `before` or `->`; or it fires at the end, with `after_run`.
-    With `parallel` it is a rolling run, which nothing has to watch: so many nodes run at a time, and with `stop_after_failures` those that have
-    not begun do not once so many have failed.
+    If other resources have to be applied before the trigger is sent, order them with `require`, `before` or `->`, or send it at the end of
+    the run with `after_run`. With `parallel` the trigger is a rolling run, which needs no supervision: at most that number of nodes run at
+    the same time. With `stop_after_failures` no more nodes start once that number of nodes has failed.
 
     @example The load balancers look for new web servers
       trigger { 'refresh load balancers':
@@ -39,8 +40,7 @@ Puppet::Type.newtype(:trigger) do
 
   newparam(:name, namevar: true) do
     desc <<~DESC
-      The name of the trigger. It is part of the key under which each node finds it: fired again before it was taken, the newer one takes the
-      older one's place.
+      Name of the trigger. A newer trigger of the same name replaces an older one that its node has not yet accepted.
     DESC
 
     validate do |value|
@@ -51,8 +51,8 @@ Puppet::Type.newtype(:trigger) do
 
   newparam(:hosts, array_matching: :all) do
     desc <<~DESC
-      Certnames of the nodes: a string, or an array of strings and of hashes with `certname` or `fqdn`, such as
-      `puppetdb_query('inventory[certname] { facts.role = "haproxy" }')` gives. An empty array fires for nobody, and says so.
+      Certnames of the nodes: a string, or an array of strings and of hashes with `certname` or `fqdn`, such as the result of
+      `puppetdb_query('inventory[certname] { facts.role = "haproxy" }')`. With an empty array nothing is sent, and the resource says so.
     DESC
 
     validate do |value|
@@ -68,7 +68,7 @@ Puppet::Type.newtype(:trigger) do
 
     munge { |value| certnames(value).map(&:downcase).uniq.sort }
 
-    # Returns the strings, and of each hash its `certname` or `fqdn`.
+    # The strings, and the `certname` or `fqdn` of each hash. A hash with neither stays as it is.
     def certnames(value)
       [value].flatten.map { |host| (host.is_a?(Hash) && (host['certname'] || host['fqdn'])) || host }
     end
@@ -76,8 +76,8 @@ Puppet::Type.newtype(:trigger) do
 
   newparam(:where) do
     desc <<~DESC
-      Selects nodes by the facts that they publish, at the moment of firing: a hash of facts and their values, all of which have to hold; or
-      strings with one of `=`, `!=`, `<`, `>`, `=~`, such as `'uptime>10'`.
+      Selects nodes by the facts that they publish, at the moment of sending: a hash of facts and their values, or strings with one of `=`,
+      `!=`, `<`, `>`, `=~`, such as `'uptime>10'`. All conditions have to match.
     DESC
 
     validate do |value|
@@ -94,7 +94,7 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:class) do
-    desc 'Selects the nodes whose last catalog had this class, or one of these.'
+    desc 'Selects the nodes whose last catalog had this class, or one of these classes.'
 
     validate do |value|
       Array(value).each do |name|
@@ -114,28 +114,29 @@ Puppet::Type.newtype(:trigger) do
   duration = %r{\A\d+[smhd]?\z}
 
   newparam(:delta) do
-    desc 'How long each node waits at least before it runs: seconds, or a string with a unit, such as `2m`.'
+    desc 'Minimum delay before each node runs: seconds, or a string with a unit, such as `2m`.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
     munge(&:to_s)
   end
 
   newparam(:ttl) do
-    desc 'How long a node that is away may take it up: seconds, or a string with a unit; at most a day. By default what the settings say, an hour; with `parallel` a day.'
+    desc 'Time in which a node may accept it: seconds, or with a unit; at most a day. Default: setting `ttl` (1h); with `parallel` a day.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a duration" unless value.to_s.match?(duration) }
     munge(&:to_s)
   end
 
   newparam(:after_run, boolean: true, parent: Puppet::Parameter::Boolean) do
-    desc 'Whether it fires when this run has applied all other resources, and not at once: for what later resources of the run still write.'
+    desc 'Whether to send the trigger after this run has applied all other resources, instead of immediately.'
 
     defaultto false
   end
 
   newparam(:parallel) do
     desc <<~DESC
-      How many nodes may run at a time: a rolling run. The next begins when one has told how it ended; one that is off holds nobody up. Over etcd.
+      Maximum number of nodes that run at the same time: a rolling run. The next node starts when another one has published how its run
+      ended. A disconnected node does not delay the others. Needs etcd.
     DESC
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a number of nodes" unless value.to_s.match?(%r{\A[1-9]\d*\z}) }
@@ -143,22 +144,23 @@ Puppet::Type.newtype(:trigger) do
   end
 
   newparam(:stop_after_failures) do
-    desc 'Once so many nodes have failed, those that have not begun do not. It needs `parallel`.'
+    desc 'Number of failed nodes after which no more nodes start. Needs `parallel`.'
 
     validate { |value| raise ArgumentError, "#{value.inspect} is not a number of nodes" unless value.to_s.match?(%r{\A[1-9]\d*\z}) }
     munge { |value| Integer(value) }
   end
 
   newparam(:wait, boolean: true, parent: Puppet::Parameter::Boolean) do
-    desc 'Whether this run waits until all nodes have told how they ended, and the resource fails if one of them failed.'
+    desc 'Whether this run waits until all nodes have published how their runs ended. The resource fails if one of them failed.'
 
     defaultto false
   end
 
   newparam(:command) do
     desc <<~DESC
-      With the provider `command`: the program and its arguments, run without a shell. `%{hosts}` stands for all nodes, with commas between
-      them; a command with `%{host}` runs once for each. If the array or a word of it is Sensitive, the report shows neither the command nor its output.
+      The program and its arguments for the provider `command`, run without a shell. `%{hosts}` stands for all nodes, separated by commas; a
+      command with `%{host}` runs once for each node. If the array or a word of it is Sensitive, the report shows neither the command nor
+      its output.
     DESC
 
     validate do |value|
@@ -173,13 +175,13 @@ Puppet::Type.newtype(:trigger) do
       unwrap(value)
     end
 
-    # Returns the words, those that are Sensitive too.
+    # The words of the command, with those that are Sensitive unwrapped.
     def unwrap(value)
       Array(value).map { |word| word.is_a?(Puppet::Pops::Types::PSensitiveType::Sensitive) ? word.unwrap : word }
     end
   end
 
-  # What only a fleet knows: who has which fact, and how a run elsewhere ended.
+  # Parameters that need again-fleet, so the provider `command` rejects them.
   fleets_own = %i[where class environment delta ttl parallel stop_after_failures]
 
   validate do
@@ -199,13 +201,13 @@ Puppet::Type.newtype(:trigger) do
     raise ArgumentError, 'stop_after_failures needs parallel: nodes that begin all together cannot be stopped' if self[:stop_after_failures] && !self[:parallel]
   end
 
-  # Keeps what Puppet knows of the values that it has unwrapped; of parameters that are no properties it would only warn.
+  # Marks the command as Sensitive if Puppet has unwrapped it. Puppet itself does that for properties only; for a parameter it warns.
   def set_sensitive_parameters(names) # rubocop:disable Naming/AccessorMethodName
     parameter(:command).sensitive = true if names.include?(:command)
     super(names - [:command])
   end
 
-  # Called when a resource that notifies this one has changed; never under noop.
+  # Sends the trigger. Puppet calls this when a resource that notifies this one has changed; never under noop.
   def refresh
     (after_run? && provider.respond_to?(:fire_later)) ? provider.fire_later : provider.fire
   end

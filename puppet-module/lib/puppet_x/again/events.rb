@@ -7,9 +7,9 @@ require_relative 'events/publisher'
 module PuppetX; end
 module PuppetX::Again; end
 
-# What a run does, told when it happens. The prepends stay for the life of the process; what is not of the run that is watched passes by.
+# Publishes the events of a run as they happen. The prepended modules stay for the life of the process, and ignore all other runs.
 module PuppetX::Again::Events
-  # When a resource has been evaluated its status has what was changed or failed; when its events have been processed, its refresh.
+  # Hook after each resource. Before `process_events` the status of the resource has its changes and failures; after it, its refresh too.
   module Watching
     def process_events(resource)
       run = PuppetX::Again::Events.run
@@ -24,7 +24,7 @@ module PuppetX::Again::Events
     end
   end
 
-  # The end of a run.
+  # Hook at the end of a run.
   module Ending
     def finalize_report
       result = super
@@ -38,7 +38,7 @@ module PuppetX::Again::Events
     attr_reader :report
 
     # @param wanted
-    #   The parameters of the type again_events.
+    #   Parameters of the type again_events, by name.
     def initialize(catalog, report, wanted)
       @catalog = catalog
       @report = report
@@ -51,22 +51,22 @@ module PuppetX::Again::Events
       @failed = {}
     end
 
-    # Whether this is a resource of the run, and nothing that Puppet holds others together with.
+    # Whether the resource belongs to this run and is not a `whit`, a placeholder that Puppet adds for a container.
     def has?(transaction, resource)
       @report.equal?(transaction.report) && !resource.is_a?(@whit)
     end
 
-    # Tells what was done to the resource.
+    # Publishes the events of a resource after its evaluation.
     def evaluated(resource, status)
       status.events.each { |event| tell(resource, status, event) }
     end
 
-    # Tells what has come since.
+    # Publishes the events that a refresh has added; `seen` is the number of events before it.
     def refreshed(resource, status, seen)
       status.events.drop(seen).each { |event| tell(resource, status, event, refresh: true) }
     end
 
-    # Tells the last of it.
+    # Publishes the missed failures and the last line, and closes the spool file.
     def end
       missed
       @number += 1
@@ -101,7 +101,7 @@ module PuppetX::Again::Events
       @spool.warn(e.message)
     end
 
-    # What failed and was never evaluated, or failed after that.
+    # Publishes failures of resources that were never evaluated, or that failed after their evaluation.
     def missed
       @report.resource_statuses.each_value do |status|
         next unless status.failed && !@failed[status.resource]
@@ -117,7 +117,7 @@ module PuppetX::Again::Events
       @publisher.json(begun: { **first, environment: environment, puppet: Puppet.version, lost: lost })
     end
 
-    # Who asked for this run; or that nobody could say so, which is not the same as nobody.
+    # Origins of this run according to `again`. If they cannot be determined, `unknown` is set: an empty array means that there are none.
     def origins
       return { origins: [] } unless File.exist?(@helper)
 
@@ -138,10 +138,11 @@ module PuppetX::Again::Events
   end
 
   class << self
-    # The run that is watched.
+    # Run whose events are published; nil if there is none.
     attr_reader :run
 
-    # From the checks before a run on, when its report has begun to listen to the log: nothing leads from a resource to its transaction.
+    # Starts to publish the events of a run. Called from the checks before the run, when its report listens to the log already: that is how
+    # to find it, because a resource has no reference to its transaction.
     def watch(catalog, wanted)
       report = Puppet::Util::Log.destinations.keys.reverse.find { |destination| destination.is_a?(Puppet::Transaction::Report) }
       return if report.nil? || (@run && @run.report.equal?(report))
@@ -152,7 +153,7 @@ module PuppetX::Again::Events
       Puppet::Transaction::Report.prepend(Ending)
     end
 
-    # At the end of the run that is watched, and of no other.
+    # Ends the watched run; ignores the report of any other run.
     def end(report)
       return unless @run && @run.report.equal?(report)
 

@@ -3,13 +3,13 @@
 module PuppetX; end
 module PuppetX::Again; end
 
-# What a program prints, for facts: without a shell, and no longer than ten seconds, which a busy machine may need.
+# Output of a program, for facts. Runs it without a shell, for at most ten seconds, which a busy machine may need.
 module PuppetX::Again::Output
-  # Its output as text of UTF-8, which may have invalid bytes.
+  # Output as UTF-8 text, which may have invalid bytes.
   #
-  # @param most [Integer] how many bytes it may print
-  # @param errors [Boolean] whether standard error is part of the output
-  # @raise [RuntimeError] if it takes longer or prints more
+  # @param most [Integer] maximum size of the output in bytes
+  # @param errors [Boolean] whether to include standard error
+  # @raise [RuntimeError] if the program takes longer or prints more
   def self.of(command, most:, errors:)
     deadline = now + 10
     reader, writer = IO.pipe

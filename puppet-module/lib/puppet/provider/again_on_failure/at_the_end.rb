@@ -3,15 +3,15 @@
 require 'timeout'
 
 Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
-  desc 'Looks at what has failed once every resource has been evaluated.'
+  desc 'Checks for failed resources after the last resource of the run.'
 
-  # How long the command may take, in seconds, as with the Execs of this module.
+  # Timeout of the command in seconds, as for the Execs of this module.
   def self.timeout
     60
   end
 
-  # Both are called in every run, also where the resource itself is skipped: the first before it is evaluated, with all resources of this
-  # type, the second after the last resource of the run, while its report is still open.
+  # Puppet calls `prefetch` and `post_resource_eval` in every run, even if the resource itself is skipped: `prefetch` before evaluating it,
+  # with all resources of this type; `post_resource_eval` after the last resource of the run, while its report is still open.
   def self.prefetch(resources)
     @resources = resources.values
   end
@@ -22,7 +22,7 @@ Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
     resources.each { |resource| resource.provider.finish }
   end
 
-  # Asks for a run if there is a reason. A failure in here must not keep the run from its end.
+  # Asks for a run if resources have failed. An error in here must not keep the run from ending.
   def finish
     report = current_report
     return unless report && wanted?(report) && reason?(report)
@@ -34,7 +34,7 @@ Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
 
   private
 
-  # The report that listens to the log of the transaction in which this resource was evaluated. Nothing leads from a resource to its
+  # The report that listens to the log of the transaction in which this resource was evaluated. A resource has no reference to its
   # transaction.
   def current_report
     Puppet::Util::Log.destinations.keys.reverse.find do |destination|
@@ -42,7 +42,8 @@ Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
     end
   end
 
-  # Skipped by tags or by schedule, as an Exec would have been; but not by dependencies, for these are a failure to look after.
+  # False under noop, if Puppet is being stopped, and if tags or a schedule skip the resource, as they would skip an Exec. A resource that
+  # is skipped because a dependency failed still asks.
   def wanted?(report)
     status = report.resource_statuses[resource.to_s]
     skipped = status.skipped? && !status.dependency_failed?
@@ -53,13 +54,14 @@ Puppet::Type.type(:again_on_failure).provide(:at_the_end) do
     report.resource_statuses.any? { |name, status| (status.failed? || status.failed_to_restart?) && !request?(name) }
   end
 
-  # A request that was refused, at the cap for one, has said why. To ask once more would end the same way.
+  # Whether the failed resource is itself a request of this module, such as one that the cap has refused. Its own output says why; another
+  # request would fail too.
   def request?(name)
     failed = resource.catalog.resource(name)
     failed.is_a?(Puppet::Type.type(:exec)) && Array(failed[:command]).flatten.first == resource[:command].first
   end
 
-  # As an Exec does it: standard input from nowhere, the locale as it is.
+  # Runs the command as an Exec does: with empty standard input and an unchanged locale.
   def ask(status)
     output = run
     lines = output.to_s.lines.map(&:chomp).reject(&:empty?)

@@ -32,20 +32,20 @@ Puppet::Type.type(:again_prerun).provide(:puppet_conf) do
     @parsed ||= Puppet::Settings::IniFile.parse(File.exist?(file) ? File.read(file, encoding: 'UTF-8') : +'')
   end
 
-  # What this type wrote, with whatever paths.
+  # Value that this type wrote, with any paths; nil if there is none.
   def own
     value = parsed.setting('agent', 'prerun_command')&.value
     value if value&.start_with?(resource.class.mark)
   end
 
-  # What somebody else wrote, where the agent reads it.
+  # Value that this type did not write, from a section that the agent reads; nil if there is none.
   def foreign
     ours = own
     values = %w[agent main].map { |section| parsed.setting(section, 'prerun_command')&.value }
     values.find { |value| value && !value.empty? && value != ours }
   end
 
-  # All of it or nothing, with the owner and mode that it has, in the place of the file itself and not of a link to it.
+  # Replaces the file atomically and keeps its owner and mode. If the path is a link, replaces its target and keeps the link.
   def write
     yield Puppet::Settings::IniFile::Manipulator.new(parsed)
     path = File.exist?(file) ? File.realpath(file) : file

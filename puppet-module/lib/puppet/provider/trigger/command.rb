@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
 Puppet::Type.type(:trigger).provide(:command) do
-  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. It has none of the promises of a backend: what the program loses is lost.'
+  desc 'Runs any program: `mco puppet runonce`, Choria, Bolt. Gives no guarantees: a trigger that the program loses is lost.'
 
   # Runs the command, and logs what it prints.
   #
-  # @raise [Puppet::Error] if it ended with another status than 0
+  # @raise [Puppet::Error] if its exit status is not 0
   def fire
     hosts = resource[:hosts]
     return resource.notice('nobody to start Puppet on: hosts is empty') if hosts.empty?
@@ -24,7 +24,7 @@ Puppet::Type.type(:trigger).provide(:command) do
     hosts.map { |host| all.map { |word| word.gsub('%{host}', host) } }
   end
 
-  # What went wrong, or nil.
+  # Runs one command. Returns the error message, or nil on success.
   def run(words)
     secret = resource.parameter(:command).sensitive
     output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false, sensitive: secret)

@@ -1,30 +1,30 @@
 # frozen_string_literal: true
 
-# What fires over a backend, whatever the backend: by the program again-fleet, which speaks to the node's service.
+# Base of the providers that send triggers over a backend with the program again-fleet, which passes them to the service of the node.
 Puppet::Type.type(:trigger).provide(:fleet) do
-  desc 'What the providers of the backends share. Not to be chosen.'
+  desc 'Base of the providers for the backends. It cannot be selected.'
 
   confine true: false
 
-  # Fires what was left for the end of the run. Puppet calls it after the last resource, while the report is still open.
+  # Sends the triggers with `after_run`. Puppet calls this after the last resource, while the report is still open.
   def self.post_resource_eval
     later = @later || []
     @later = []
     later.each(&:fire_at_the_end)
   end
 
-  # Leaves it for the end of the run.
+  # Keeps the trigger for the end of the run.
   def self.leave(provider)
     @later = [*@later, provider].uniq
   end
 
-  # Fires when all other resources of this run have been evaluated.
+  # Sends the trigger after all other resources of this run have been evaluated.
   def fire_later
     self.class.leave(self)
     resource.notice('fires when this run has applied everything else')
   end
 
-  # Fires. The refresh is over, so that a failure becomes one of the resource in the report.
+  # Sends the trigger. The refresh is over by then, so the error is added to the resource in the report.
   def fire_at_the_end
     fire unless Puppet::Application.stop_requested?
   rescue StandardError => e
@@ -35,9 +35,9 @@ Puppet::Type.type(:trigger).provide(:fleet) do
     report&.resource_statuses&.fetch(resource.to_s)&.fail_with_event(e.message)
   end
 
-  # Fires, and logs what became of it.
+  # Sends the trigger, and logs the result.
   #
-  # @raise [Puppet::Error] if the trigger could neither be sent nor kept
+  # @raise [Puppet::Error] if the trigger could neither be sent nor stored
   def fire
     nobody = Array(resource[:hosts]).empty? && selection.empty?
     return resource.notice('nobody to start Puppet on: hosts is empty') if nobody
@@ -45,11 +45,11 @@ Puppet::Type.type(:trigger).provide(:fleet) do
     program = Puppet::Util.which('again-fleet') || Puppet::Util.which('/usr/local/bin/again-fleet')
     raise Puppet::Error, "there is no program again-fleet on this node: include common::again::fleet before #{resource.ref}" unless program
 
-    # In the run that starts the service nothing could be told before.
+    # In the run that starts the service the inventory could not be published earlier.
     resource.catalog&.resources&.each { |other| other.tell_early if other.respond_to?(:tell_early) }
 
     output = Puppet::Util::Execution.execute([program, 'trigger', *options], failonfail: false, combine: true, override_locale: false)
-    # Puppet takes it for what the locale says, which in a run from cron is often that there are no arrows.
+    # Puppet assumes the encoding of the locale, which in a run from cron is often one without arrows.
     *lines, last = String.new(output.to_s, encoding: Encoding::UTF_8).scrub.lines.map(&:chomp).reject(&:empty?)
     lines.each { |line| resource.notice(line) }
     raise Puppet::Error, last || "#{program} ended with #{output.exitstatus}" unless output.exitstatus.zero?
@@ -67,7 +67,7 @@ Puppet::Type.type(:trigger).provide(:fleet) do
 
   private
 
-  # The options that say whom it is for besides hosts.
+  # Options of `again-fleet trigger` that select nodes, without the hosts.
   def selection
     %i[where class environment].flat_map { |key| Array(resource[key]).map { |value| "--#{key}=#{value}" } }
   end

@@ -7,15 +7,15 @@ module PuppetX; end
 module PuppetX::Again; end
 module PuppetX::Again::Events; end
 
-# What is told of an event, and of which. No value is told unless that is asked for, and never one that Puppet would keep to itself.
+# Selects the events to publish, and formats them. Values are published only if `values` is set, and never those that Puppet would redact.
 class PuppetX::Again::Events::Publisher
-  # The longest text of a value or message, in characters, and how many tags, classes and metrics are told; of classes so many bytes, too.
+  # Limits: `text`, characters of a value or message; `tags`, `classes` and `metrics`, their numbers; `bytes`, the names of all classes.
   def self.bounds
     { text: 512, tags: 64, classes: 2000, bytes: 64 << 10, metrics: 200 }
   end
 
   # @param wanted
-  #   By the names of the parameters of the type again_events.
+  #   Parameters of the type again_events, by name.
   def initialize(wanted)
     @types = wanted[:types]&.map(&:downcase)
     @titles = wanted[:titles]&.map { |glob| Regexp.new("\\A#{glob.split('*', -1).map { |part| Regexp.escape(part) }.join('.*')}\\z", Regexp::MULTILINE) }
@@ -26,7 +26,8 @@ class PuppetX::Again::Events::Publisher
     @hidden = Set.new
   end
 
-  # Finds out what contains Execs and has a title that is a part of their commands, or has one for its own: a define that is given a command.
+  # Finds the containers of Execs whose titles have to be hidden: the title is part of a command, or contains one, as in a define whose
+  # title is a command.
   def look_for_titles(catalog)
     catalog.resources.each do |resource|
       next unless resource.type == :exec
@@ -36,7 +37,7 @@ class PuppetX::Again::Events::Publisher
     end
   end
 
-  # What the event says of the resource; nil for what did not happen.
+  # Kind of change that the event stands for; nil if nothing happened, as under noop.
   def change(resource, event, refresh)
     case event.status
     when 'failure' then 'failed'
@@ -48,7 +49,7 @@ class PuppetX::Again::Events::Publisher
     end
   end
 
-  # Whether anybody wants to know of it. There may be no event: a resource without a suitable provider has failed, too.
+  # Whether the parameters select this event. `event` may be nil: a resource without a suitable provider fails without an event.
   def wanted?(resource, status, event, change)
     return false if @only == 'failed' && change != 'failed'
     return false if @only == 'corrective' && !event&.corrective_change
@@ -58,7 +59,7 @@ class PuppetX::Again::Events::Publisher
     @tags.nil? || @tags.any? { |tag| status.tags.include?(tag) }
   end
 
-  # The line.
+  # Line of one event, as JSON.
   def line(number, resource, status, event, change)
     title = resource.title
     within = status.containment_path[0...-1]
@@ -71,7 +72,7 @@ class PuppetX::Again::Events::Publisher
     end
     unless titles.empty?
       within = within.map { |name| @hidden.include?(name) ? hide(name) : name }
-      # As Puppet makes tags of a title.
+      # Puppet makes these tags from a title.
       tags -= titles.flat_map { |one| [one, *one.split('::')] }.map(&:downcase)
     end
     told = {
@@ -85,21 +86,21 @@ class PuppetX::Again::Events::Publisher
     json(event: told)
   end
 
-  # The classes of a catalog, as many as are told, and how many more there are.
+  # Classes of a catalog within the limits, and the number of the others.
   def classes(all)
     room = @bounds[:bytes]
     told = all.first(@bounds[:classes]).take_while { |name| (room -= name.bytesize) >= 0 }
     { classes: told, more_classes: all.size - told.size }
   end
 
-  # Numbers only.
+  # Metrics of the report that are finite numbers, within the limit.
   def metrics(report)
     groups = report.raw_summary.slice('resources', 'time', 'changes', 'events')
     all = groups.flat_map { |group, values| values.map { |name, value| ["#{group}.#{name}", value] } }
     all.select { |_name, value| value.is_a?(Integer) || (value.is_a?(Float) && value.finite?) }.first(@bounds[:metrics]).to_h
   end
 
-  # As JSON, whatever bytes are in the texts.
+  # JSON of the hash. Bytes that are not UTF-8 are replaced.
   def json(told)
     JSON.generate(told)
   rescue JSON::GeneratorError, EncodingError
@@ -108,14 +109,14 @@ class PuppetX::Again::Events::Publisher
 
   private
 
-  # A title that is a command, or a part of one, may hold what a command holds.
+  # Whether the title of an Exec is hidden: one that is a command, or part of one, may hold a secret.
   def hidden?(resource)
     return false unless resource.type == :exec
 
     command?(resource.title, commands(resource))
   end
 
-  # None where they cannot be read as text.
+  # Commands of an Exec as texts; nil if their encodings are incompatible.
   def commands(resource)
     all = [Array(resource[:command]), *%i[unless onlyif refresh].flat_map { |name| Array(resource[name]) }]
     all.map { |command| Array(command).join(' ') }
@@ -129,12 +130,12 @@ class PuppetX::Again::Events::Publisher
     true
   end
 
-  # Names of classes and stages are no secrets; the class main is 'Main' in a path.
+  # Whether the name has a title that may be secret. Names of classes and stages are not secret; the class main is 'Main' in a path.
   def titled?(name)
     name.include?('[') && !name.start_with?('Class[', 'Stage[')
   end
 
-  # Without a regular expression, for not all texts are UTF-8.
+  # Title in a reference such as `File[/etc/motd]`. Without a regular expression, because the text may be invalid UTF-8.
   def title_of(name)
     name.partition('[').last.delete_suffix(']')
   end
@@ -148,7 +149,7 @@ class PuppetX::Again::Events::Publisher
       (resource.class.validattr?(:show_diff) && resource[:show_diff].to_s == 'false')
   end
 
-  # As the property itself shows them in Puppet's log.
+  # Old value, new value and message of an event, as the property shows them in Puppet's log.
   def values(resource, event)
     property = resource.property(event.property.to_sym) if event.property
     told = { old: shown(property, :is_to_s, event.previous_value), new: shown(property, :should_to_s, event.desired_value), message: event.message }

@@ -9,19 +9,20 @@ module PuppetX; end
 module PuppetX::Again; end
 module PuppetX::Again::Events; end
 
-# The file in which a run leaves its lines for the service, and the doorbell beside it. The service reads it; again-fleet executor renames it to
-# `NAME@told` when all of it is told, and removes it at its next start after an hour.
+# Spool file to which a run writes its lines for the service, and the wakeup socket of the service. The service reads the file; `again-fleet
+# executor` renames it to `NAME@told` when all of it is published, and removes it at its first start after another hour.
 class PuppetX::Again::Events::Spool
-  # What a run may leave, all runs together, and how many they may be. What is kept of the first is for the last line. No line may be
-  # longer than the service reads (`LONGEST_READ` of fleet/src/spool.rs).
+  # Limits in bytes: `run`, the file of one run, of which `kept` is reserved for the last line; `line`, one line, which must not be longer
+  # than the service reads (`LONGEST_READ` of fleet/src/spool.rs); `together`, all files; `waiting`, lines in memory while there is no
+  # directory. `files` is the number of files.
   def self.bounds
     { run: 16 << 20, kept: 256 << 10, line: 256 << 10, together: 64 << 20, files: 100, waiting: 1 << 20 }
   end
 
-  # How many lines were to be written when the directory was there, and were not.
+  # Number of lines that waited in memory for the directory and could not be written to the file.
   attr_reader :unwritten
 
-  # The block is asked for the first line, and told how many older runs had to go.
+  # The block returns the first line. Its argument is the number of unpublished runs that had to be removed to make room.
   def initialize(directory, socket, &first)
     @directory = directory
     @socket = socket
@@ -32,7 +33,7 @@ class PuppetX::Again::Events::Spool
     @unwritten = 0
   end
 
-  # One write. Whether the line is in the file, or will be: the directory may be made in this very run.
+  # Adds a line with one write. Returns whether it is in the file or waits in memory: this very run may create the directory later.
   def add(line, last: false)
     text = "#{line}\n"
     return false if text.bytesize > @bounds[:line]
@@ -44,7 +45,7 @@ class PuppetX::Again::Events::Spool
     written
   end
 
-  # Ends it. Others may have inherited the descriptor, and the lock is to be gone.
+  # Closes the file and the socket. Unlocks the file first, because other processes may have inherited its descriptor.
   def close
     unless @file || @waiting.empty?
       warn(@broken || "there is no #{@directory}")
@@ -55,7 +56,7 @@ class PuppetX::Again::Events::Spool
     warn(e.message)
   end
 
-  # Says once what went wrong.
+  # Logs the first error as a warning, and no others.
   def warn(what)
     Puppet.warning("not all events of this run are told: #{what}") unless @warned
     @warned = true
@@ -76,11 +77,11 @@ class PuppetX::Again::Events::Spool
 
     name = "#{Process.clock_gettime(Process::CLOCK_REALTIME, :millisecond)}-#{SecureRandom.hex(16)}"
     lost = make_room
-    # Under a name that the service does not know, until it is locked: a file without a lock is that of a run which is over.
+    # Under a name that the service ignores until the file is locked: to the service a file without a lock belongs to a run that has ended.
     new = "new-#{name}"
     @file = File.open("#{@directory}/#{new}", File::WRONLY | File::CREAT | File::EXCL | File::NOFOLLOW | File::APPEND, 0o640)
     @file.flock(File::LOCK_EX | File::LOCK_NB)
-    # Whatever the umask is.
+    # The umask may have removed permissions.
     @file.chmod(0o640)
     @size = 0
     raise IOError, 'there is no room for the first line' unless write("#{@first.call(lost)}\n")
@@ -95,7 +96,7 @@ class PuppetX::Again::Events::Spool
     give_up(new, e.message)
   end
 
-  # A file without its first line is none.
+  # Removes a file that could not be set up, since it is invalid without its first line, and writes no more lines.
   def give_up(name, why)
     @broken = why
     warn(why)
@@ -106,8 +107,8 @@ class PuppetX::Again::Events::Spool
     @file = nil
   end
 
-  # Removes files until there is room for one more: those that are told first, and the oldest of each. How many were not marked as told, with
-  # those that had to go for them: at most so many are lost.
+  # Removes files until there is room for one more: published ones first, then unpublished ones, the oldest first. Returns how many runs may
+  # be lost: the unpublished files, and the runs that were lost to make room for them.
   def make_room
     files = Dir.children(@directory).grep(%r{\A(new-)?\d+-\h{32}(@told)?\z})
     files = files.sort_by { |name| [told?(name) ? 0 : 1, name.delete_prefix('new-').to_i, name] }
@@ -128,7 +129,7 @@ class PuppetX::Again::Events::Spool
     name.end_with?('@told')
   end
 
-  # What the first line of a file says.
+  # Number of lost runs in the first line of a file; 0 if it cannot be read.
   def lost_before(path)
     line = File.open(path, File::RDONLY | File::NOFOLLOW | File::NONBLOCK) { |file| file.gets("\n", 1 << 16) if file.stat.file? }
     lost = JSON.parse(line).dig('begun', 'lost')
@@ -137,14 +138,14 @@ class PuppetX::Again::Events::Spool
     0
   end
 
-  # again-fleet executor may have removed or renamed it meanwhile.
+  # Size of the file; 0 if `again-fleet executor` has removed or renamed it.
   def size(path)
     File.lstat(path).size
   rescue SystemCallError
     0
   end
 
-  # Whether it was there.
+  # Removes a file. Returns whether it was removed.
   def remove(path)
     File.unlink(path)
   rescue SystemCallError => e
@@ -152,7 +153,7 @@ class PuppetX::Again::Events::Spool
     false
   end
 
-  # A line is there as a whole or not at all.
+  # Writes a whole line or nothing. Returns whether it was written.
   def write(text)
     written = @file.syswrite(text)
     raise IOError, 'there is no room for a whole line' if written < text.bytesize
@@ -165,10 +166,11 @@ class PuppetX::Again::Events::Spool
     false
   end
 
-  # Never waited for: whoever does not hear it looks from time to time. Who was not there at the first event may be at the last.
+  # Wakes the service, without blocking: the service reads the spool from time to time anyway. The last line tries again even if the
+  # socket was not there at the first.
   def ring(last)
     now = Process.clock_gettime(Process::CLOCK_MONOTONIC, :millisecond)
-    # Whoever has heard it looks again after twice as long (`PACE` of fleet/src/service/publisher.rs).
+    # The service reads again after twice this time (`PACE` of fleet/src/service/publisher.rs).
     return if !last && @rung && now - @rung < 10
 
     @rung = now

@@ -7,13 +7,13 @@ require 'time'
 # @summary
 #   The certnames for which Puppet's CA has signed certificates, and whether one of a name's certificates is valid
 #
-# Reads the CA's own inventory and revocation list, where the catalog is compiled. The inventory also has certificates that
+# Reads the CA's own inventory and revocation list on the machine that compiles the catalog. The inventory also lists certificates that
 # `puppetserver ca clean` has removed. A certificate is valid if it has neither expired nor been revoked.
 #
 # @api private
 Puppet::Functions.create_function(:'common::again::certificates') do
   # @return [Optional[Hash[String[1], Boolean]]]
-  #   The certnames, sorted; undef where there is no CA.
+  #   Sorted certnames, each with whether one of its certificates is valid; undef on a machine without the CA.
   #
   # @example
   #   common::again::certificates()
@@ -35,14 +35,14 @@ Puppet::Functions.create_function(:'common::again::certificates') do
     end
   end
 
-  # The text of the inventory, which only the CA has.
+  # Text of the CA's inventory; nil on a machine without the CA.
   def inventory
     File.read(Puppet[:cert_inventory])
   rescue Errno::ENOENT
     nil
   end
 
-  # The serials on the list of the CA that signs; those above it have lists of their own in the same file.
+  # Serial numbers on the revocation list of the signing CA. The lists of the CAs above it are in the same file.
   def revoked
     issuer = OpenSSL::X509::Certificate.new(File.read(Puppet[:cacert])).subject
     blocks = File.read(Puppet[:cacrl]).scan(%r{-----BEGIN X509 CRL-----.*?-----END X509 CRL-----}m)

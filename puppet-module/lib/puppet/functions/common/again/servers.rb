@@ -5,15 +5,15 @@ require 'set'
 require 'timeout'
 
 # @summary
-#   The facts of all servers of which all comparisons hold, from PuppetDB, or from the inventory of again-fleet
+#   The facts of all servers that match all comparisons, from PuppetDB or from the inventory of again-fleet
 #
 # The functions `servers_with_role`, `servers_with_facts` and `server_with_role` call it. In one compilation PuppetDB has 20 seconds for all
-# questions together, and the inventory 10; answers and failures are remembered until the compilation ends.
+# queries together, and the inventory 10; answers and failures are kept until the compilation ends.
 #
 # @api private
 Puppet::Functions.create_function(:'common::again::servers') do
   # @param comparisons
-  #   Expressions as `servers_with_facts` takes them, or arrays of a fact, an operator and a value.
+  #   Expressions as for `servers_with_facts`, or arrays of a fact, an operator and a value.
   #
   # @param environment
   #   The environment of the servers; by default any.
@@ -29,8 +29,8 @@ Puppet::Functions.create_function(:'common::again::servers') do
     return_type 'Array[Hash]'
   end
 
-  # Flat names of facts that Puppet 8 no longer has, and where their values are. Neither this nor anything else in here is a constant or a
-  # class: in puppetserver these would be those of all environments.
+  # Flat names of facts that Puppet 8 no longer has, and the dotted names of their values. No constants and no classes in this file:
+  # puppetserver would share them between all environments.
   flat_names = {
     'architecture' => 'os.architecture', 'bios_vendor' => 'dmi.bios.vendor', 'bios_version' => 'dmi.bios.version', 'domain' => 'networking.domain',
     'fqdn' => 'networking.fqdn', 'gid' => 'identity.group', 'hardwareisa' => 'processors.isa', 'hardwaremodel' => 'os.hardware',
@@ -58,7 +58,8 @@ Puppet::Functions.create_function(:'common::again::servers') do
 
   private
 
-  # One of `hostname=new`, `hostname=/^new$/`, `hostname!=new`, `uptime>10`. After `==` a value is that value, also between slashes.
+  # Parses a text such as `hostname=new`, `hostname=/^new$/`, `hostname!=new` or `uptime>10`. After `==` the value is literal, even between
+  # slashes.
   #
   # @raise [ArgumentError] if the text is not a comparison
   def parse(text)
@@ -68,7 +69,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     comparison(match[:fact], match[:operator], match[:wanted])
   end
 
-  # @raise [ArgumentError] if the value is a regular expression that cannot be read
+  # @raise [ArgumentError] if the value is an invalid regular expression
   def comparison(fact, operator, wanted)
     pattern = wanted[%r{\A/(.*)/\z}m, 1]
     pattern ||= wanted if operator == '=~'
@@ -78,7 +79,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     raise ArgumentError, "#{wanted.inspect} is no regular expression: #{e.message}"
   end
 
-  # Whether the comparison holds of these facts. A fact that a node does not have is like nothing, whatever the operator.
+  # Whether these facts match the comparison. A fact that the node lacks never matches, whatever the operator.
   def holds?(comparison, facts)
     value = fact(facts, comparison[:fact])
     return false if value.nil? || value.is_a?(Hash) || value.is_a?(Array)
@@ -92,7 +93,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     end
   end
 
-  # Numbers, if the wanted value is one; of `12 days` the 12.
+  # Compares numbers if the wanted value is a number, otherwise texts. A fact such as `12 days` counts as 12.
   def in_order?(value, operator, wanted)
     wanted_number = number(wanted, %r{\A-?\d+(\.\d+)?\z})
     return value.public_send(operator, wanted) unless wanted_number
@@ -105,8 +106,9 @@ Puppet::Functions.create_function(:'common::again::servers') do
     Float(text[pattern]) if text.match?(pattern)
   end
 
-  # A condition of PuppetDB's query language as JSON; nil if the comparison is made here alone. PuppetDB may find more by it, and never less. A name
-  # that may mean something in a path is not put into one, and a value is a string of JSON, whatever is in it.
+  # Condition in PuppetDB's query language, as arrays for JSON; nil if only this function evaluates the comparison. The condition may match
+  # more nodes than the comparison, never fewer. A name with characters that are special in a path is never used in one, and a value is
+  # always a JSON string, so it needs no escaping.
   def condition(comparison)
     return if comparison[:pattern] || !['=', '=='].include?(comparison[:operator])
 
@@ -117,7 +119,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     all.one? ? all.first : ['or', *all]
   end
 
-  # The values of a fact that read like this text.
+  # Values of a fact that this text may denote: the text itself, a boolean, a number.
   def readings(text)
     others = { 'true' => [true], 'false' => [false] }.fetch(text, [])
     others = [text.to_i] if text.match?(%r{\A(0|-?[1-9]\d{0,15})\z})
@@ -125,7 +127,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     [text, *others]
   end
 
-  # A fact by its name, a dotted one too, or by the name that it had.
+  # Value of a fact by its name, which may be dotted or a flat name of before Puppet 8.
   def fact(facts, name)
     return facts[name] unless facts[name].nil?
 
@@ -146,7 +148,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     facts.merge('certname' => node['certname'])
   end
 
-  # What is remembered until the compilation ends.
+  # State that is kept until the compilation ends.
   def memory
     compiler = closure_scope.compiler
     compiler.instance_variable_get(:@again_servers) ||
@@ -157,7 +159,8 @@ Puppet::Functions.create_function(:'common::again::servers') do
     Puppet.warning(text) if memory[:warned].add?(text)
   end
 
-  # Nodes, some of which may not be wanted. If nobody can tell which there are, the compilation fails: an empty list would remove them.
+  # Nodes that may match; the caller has to compare them. If the nodes cannot be determined, the compilation fails: with an empty list a
+  # manifest would remove all of them.
   def all(comparisons, environment)
     nodes, why = from_puppetdb(question(comparisons, environment))
     return nodes || from_inventory unless why && configured?
@@ -179,7 +182,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     'common::again::servers::fallback'
   end
 
-  # The site's substitute for an answer; nil for none.
+  # Fallback that the site has set in Hiera; nil if it has set none.
   def fallback
     fallback = call_function('lookup', fallback_key, 'default_value' => nil)
     return fallback if [nil, 'inventory', 'empty'].include?(fallback)
@@ -187,19 +190,19 @@ Puppet::Functions.create_function(:'common::again::servers') do
     raise Puppet::Error, "#{fallback_key} in Hiera is #{fallback.inspect}: 'inventory' and 'empty' are allowed"
   end
 
-  # The result of the block, and why it failed.
+  # Result of the block and nil, or nil and the error message.
   def attempt
     [yield, nil]
   rescue StandardError, LoadError, NotImplementedError => e
     [nil, e.message.to_s.scrub.gsub(%r{[[:cntrl:]]+}, ' ').strip[0, 300]]
   end
 
-  # Whether PuppetDB is set up here. Its function is there as soon as a package with it is installed.
+  # Whether this machine is configured for PuppetDB. The function `puppetdb_query` says nothing: it exists if its package is installed.
   def configured?
     Puppet[:storeconfigs] || File.exist?(File.join(Puppet[:confdir], 'puppetdb.conf'))
   end
 
-  # The answer to the question, nil without PuppetDB; and why it failed. After a failure nothing is asked any more.
+  # Answer to the query, nil without PuppetDB, and the error message or nil. After a failure PuppetDB gets no more queries.
   def from_puppetdb(question)
     answers = memory[:answers]
     return [nil, memory[:failure]] if memory[:failure]
@@ -211,11 +214,11 @@ Puppet::Functions.create_function(:'common::again::servers') do
   end
 
   def ask(question)
-    # The function that asks PuppetDB, where the compiler has one.
+    # The function that queries PuppetDB; nil if the compiler has none.
     query = closure_scope.compiler.loaders.private_environment_loader.load(:function, 'puppetdb_query')
     return unless query
 
-    # Some servers of PuppetDB never answer a second request of Ruby's on one connection (Debian 12, TLS 1.3). Those of puppetserver are Java's.
+    # Some PuppetDB servers never answer a second request of Ruby's on one connection (Debian 12, TLS 1.3). puppetserver connects with Java.
     Puppet.runtime[:http].close if Puppet.run_mode.name == :user
     answer = in_time { query.call(closure_scope, question) }
     nodes = answer.is_a?(Array) && answer.all? { |node| node.is_a?(Hash) && node['certname'].is_a?(String) && node['facts'].is_a?(Hash) }
@@ -224,8 +227,8 @@ Puppet::Functions.create_function(:'common::again::servers') do
     answer
   end
 
-  # Bounds the block by the time that is left to PuppetDB in this compilation. Without a class of its own the timeout is nothing that a rescue on the
-  # way could take for something else.
+  # Limits the block to the time that PuppetDB has left in this compilation. The timeout has no exception class of its own, so that no
+  # `rescue` inside the block can catch it.
   def in_time(&block)
     start = Process.clock_gettime(Process::CLOCK_MONOTONIC)
     Timeout.timeout([memory[:seconds], 0.001].max, &block)
@@ -235,7 +238,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     memory[:seconds] -= Process.clock_gettime(Process::CLOCK_MONOTONIC) - start
   end
 
-  # One query: inventory[certname, environment, facts] { … }.
+  # Query for PuppetDB: inventory[certname, environment, facts] { … }.
   def question(comparisons, environment)
     conditions = comparisons.map { |comparison| condition(comparison) }.compact
     conditions.unshift(['=', 'environment', environment]) if environment
@@ -244,7 +247,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
     ['from', 'inventory', what]
   end
 
-  # The nodes of the inventory.
+  # Nodes of the inventory of again-fleet.
   def from_inventory
     memory[:inventory] ||= begin
       nodes, why = attempt { listed }
@@ -252,7 +255,9 @@ Puppet::Functions.create_function(:'common::again::servers') do
     end
   end
 
-  # No servers, with a warning, on a machine that was never set up for again-fleet, and where the fallback says so.
+  # An empty array, with a warning, on a machine that was never set up for again-fleet, or with the fallback `empty`.
+  #
+  # @raise [Puppet::Error] otherwise
   def without_inventory(why)
     is_set_up = File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
     raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" if is_set_up && fallback != 'empty'
@@ -264,7 +269,7 @@ Puppet::Functions.create_function(:'common::again::servers') do
 
   def listed
     output, status = list
-    # Warnings have lines of their own, and stand in the JSON too.
+    # Warnings are printed as lines of their own, and are in the JSON too.
     json, lines = output.lines.map(&:strip).reject(&:empty?).partition { |line| line.start_with?('{') }
     raise Puppet::Error, ["'again-fleet nodes' #{status}", lines.last].compact.join(': ') if status
 
@@ -275,27 +280,27 @@ Puppet::Functions.create_function(:'common::again::servers') do
     published = nodes.any? { |node| node['at'] }
     nodes = nodes.map { |node| { 'certname' => node.fetch('node'), 'environment' => node['environment'], 'facts' => nested(node.fetch('facts')) } }
     Array(said['warnings']).each { |warning| warn_once("again-fleet: #{warning}") }
-    # As with a revocation list that has expired here.
+    # For example when the revocation list on this machine has expired.
     ignored = Array(said['ignored'])
     raise Puppet::Error, "the facts of all nodes are ignored: #{ignored.first(20).join(', ')}" if ignored.any? && !published
 
     nodes
   end
 
-  # The output of `again-fleet nodes --json`, and how it failed or nil.
+  # Output of `again-fleet nodes --json`, and the error or nil.
   def list
     program = Puppet::Util.which('again-fleet') || Puppet::Util.which('/usr/local/bin/again-fleet')
     raise Puppet::Error, 'there is no program again-fleet on this machine: include common::again::fleet' unless program
 
-    # Puppet's own execution knows no timeout, and in puppetserver there is no other way to start a program.
+    # Puppet's own execution has no timeout, and puppetserver offers no other way to start a program.
     words = ['timeout', '-k', '2', '10', program, 'nodes', '--json']
     output = Puppet::Util::Execution.execute(words, failonfail: false, combine: true, override_locale: false)
     how = { 0 => nil, 124 => 'took longer than 10 s', 137 => 'was killed' }.fetch(output.exitstatus || 137) { |status| "ended with #{status}" }
-    # Puppet takes it for what the locale says.
+    # Puppet assumes the encoding of the locale.
     [String.new(output.to_s, encoding: Encoding::UTF_8).scrub, how]
   end
 
-  # Facts by dotted names, as structured facts have them; what lies below a fact that is a text stays as it is.
+  # Structured facts from facts with dotted names. If a part of a dotted name is a fact with a text already, the name stays dotted.
   def nested(facts)
     facts.sort.each_with_object({}) do |(name, value), all|
       *above, last = name.split('.')

@@ -8,7 +8,7 @@ require 'json'
 # @api private
 Puppet::Functions.create_function(:'common::again::toml') do
   # @param value
-  #   What to write.
+  #   The value.
   #
   # @return [String]
   #   The value as TOML.
@@ -23,7 +23,7 @@ Puppet::Functions.create_function(:'common::again::toml') do
   def toml(value)
     case value
     when Array then "[#{value.map { |element| toml(element) }.join(', ')}]"
-    # TOML's basic strings are JSON's, but DEL has to be escaped too.
+    # TOML's basic strings are JSON strings in which DEL is escaped too.
     when String then JSON.generate(value.encode('UTF-8')).gsub("\u007f", '\u007f')
     else value.to_s
     end
