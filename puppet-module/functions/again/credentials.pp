@@ -35,8 +35,14 @@ function common::again::credentials(
     if $set[$name] == undef and $name in $missing {
       $cause = $name ? {
         # The backend class needs the list in any case; it has no `revocation`.
-        'crl'   => $class =~ /fleet\z/ ? { true => "copy it from the CA, or set revocation in ${class}::certificates to 'off'", default => 'copy it from the CA' },
-        default => "run the agent, which gets it from a Puppet server; without a server 'again-fleet ca' makes it, see \"Without a Puppet server\" in doc/fleet.md",
+        'crl'   => $class =~ /fleet\z/ ? {
+          true    => "copy it from the CA, or set revocation in ${class}::certificates to 'off'",
+          default => 'copy it from the CA',
+        },
+        default => join([
+          "run the agent, which gets it from a Puppet server; without a server 'again-fleet ca' makes it,",
+          'see "Without a Puppet server" in doc/fleet.md',
+        ], ' '),
       }
       fail("${class}: ${file} is not there: ${cause}; or ${remedy}")
     }
