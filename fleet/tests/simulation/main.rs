@@ -3,8 +3,8 @@
 //! failure prints:
 //!
 //! ```text
-//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      that one; every step with AGAIN_FLEET_TRACE=1
-//! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation so many
+//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed; AGAIN_FLEET_TRACE=1 prints its steps
+//! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation N seeds
 //! ```
 
 mod backend;
