@@ -106,7 +106,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         &good,
         "web1.test signed it for another place",
     );
-    // Hops that were made, made undone.
+    // Hops that the trigger has made are removed from the signed value.
     let mut far = named("h");
     far.lineage.0[0] = Origin {
         path: ["db1.test", "db1.test", "web1.test"].map(name).to_vec(),
