@@ -3,7 +3,7 @@
 //! failure prints:
 //!
 //! ```text
-//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed; AGAIN_FLEET_TRACE=1 prints its steps
+//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed; with AGAIN_FLEET_TRACE=1, also its steps
 //! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation N seeds
 //! ```
 
