@@ -1,9 +1,9 @@
 //! Simulation of the real policy, step and outbox of up to a thousand nodes, with a backend, a
 //! network, clocks and disks that fail in the worst ways. All events follow from a seed, which a
-//! failure prints:
+//! failure prints. `AGAIN_FLEET_TRACE=1` prints every step.
 //!
 //! ```text
-//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed; with AGAIN_FLEET_TRACE=1, also its steps
+//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed
 //! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation N seeds
 //! ```
 
