@@ -538,7 +538,6 @@ fn the_requester_that_resumes_a_timer_at_every_system_call() {
 /// that did not start is resumed, by the request itself if that sees its waiter die, else by `again
 /// resume`. Its start counts for no cap. Only a rerun killed at the exec itself is not started
 /// again, and is shown as perhaps not begun.
-/// itself is not started again, and is shown as perhaps not begun.
 #[test]
 fn the_waiter_at_every_system_call() {
     let scratch = Scratch::new();
