@@ -13,7 +13,6 @@ use crate::waiter::{compiled, pids_of, start};
 /// C program that sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of
 /// its arguments; if it gets the name of a file, it first writes one of a record's size to the
 /// disk, with its name.
-/// a file of a record's size on the disk, and its name, if it is given one.
 const SLEEP: &str = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n\
     int main(int count, char **words) {\n\
       long long due = atoll(words[1]);\n\
@@ -136,7 +135,6 @@ fn fired(
 
 /// Measures the floor: the same number of C programs, each asleep until its moment, as far apart as
 /// the timers are, and then the same command; `synced` with a file that is on the disk before it.
-/// same command; `synced` with a file that is on the disk before it.
 fn asleep(
     scratch: &Scratch,
     dues: &BTreeMap<String, u64>,
