@@ -1,4 +1,5 @@
-//! Runs of the stand-in for Puppet, in a scratch directory where nothing is in the way: no jitter, no cap, no scope.
+//! Runs of the stand-in for Puppet, in a scratch directory where nothing delays them: no jitter, no
+//! cap, no scope.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdin, Stdio};

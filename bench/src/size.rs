@@ -1,6 +1,6 @@
-//! What the binary's size consists of, by the crate that each symbol belongs to.
+//! Size of the program by the crate that each symbol belongs to.
 //!
-//! Taken from the program before `strip` removed its symbols, `AGAIN_SYMBOLS`.
+//! The symbols come from `AGAIN_SYMBOLS`, the program before `strip`.
 
 use std::collections::BTreeMap;
 use std::process::Command;

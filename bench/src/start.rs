@@ -49,8 +49,9 @@ pub fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
     })
 }
 
-/// Runs a program by its path: fork, setsid, /dev/null on standard input, one pipe on standard output and error, all
-/// else closed, the environment less HOME, USER and LOGNAME. Call while single-threaded.
+/// Runs a program by its path: fork, setsid, /dev/null on standard input, one pipe on standard
+/// output and error, everything else closed, and the environment without HOME, USER and LOGNAME.
+/// Must be called while single-threaded.
 pub fn as_exec_does(arguments: &[CString]) -> Result<Cost> {
     let argv = pointers(arguments);
     let environment: Vec<CString> = std::env::vars()

@@ -1,5 +1,6 @@
-//! `helper kill-at` kills a process as it enters its 1st, 2nd, 3rd … system call that anybody else could notice, until it
-//! gets through: every state that a SIGKILL can leave behind, not a sample of them.
+//! Kills at every step: `helper kill-at` kills a process as it enters its 1st, 2nd, 3rd … system
+//! call that another process could notice, until it completes. These are all states that a SIGKILL
+//! can leave, not a sample of them.
 
 use std::collections::BTreeMap;
 use std::fs;

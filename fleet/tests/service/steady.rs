@@ -1,4 +1,5 @@
-//! Results of runs: published by a busy node, soon after their ends, and logged once by a sender that is restarted.
+//! Results of runs: a busy node publishes them soon after their ends, and a restarted sender logs
+//! them once.
 
 use std::collections::BTreeSet;
 use std::thread;

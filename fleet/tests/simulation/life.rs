@@ -81,7 +81,8 @@ impl World {
         self.machines[n].left.push(Left { request, at, ends });
     }
 
-    /// Sends the requests that wait on disk. The executor removes each later, if this service still runs then.
+    /// Sends the requests that wait on disk. The executor removes each later, if this service still
+    /// runs then.
     fn send_left(&mut self, n: usize) {
         let (life, now) = (self.life(n), self.moment(n).wall);
         if life == 0 {

@@ -1,4 +1,5 @@
-//! A backend in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
+//! Backend in memory. Its clones are clients of one store; its time is tokio's, which a test can
+//! stop.
 #![allow(dead_code)]
 
 use std::cell::RefCell;

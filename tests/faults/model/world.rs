@@ -74,7 +74,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// When the store or the machine cannot be set up.
+    /// The store cannot be opened, or its settings cannot be written.
     pub fn new(dir: &Path, cap: Cap, on_cap: OnCap) -> Result<Self, String> {
         let store = Store::open(&dir.join("state")).map_err(|e| format!("{e:#}"))?;
         let config = dir.join("again.toml");

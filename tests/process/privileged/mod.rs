@@ -1,4 +1,5 @@
-//! Tests that need mounts, namespaces or the kernel's settings, which the root of a container may not have.
+//! Tests that need mounts, namespaces or the kernel's settings, which the root of a container may
+//! not have.
 
 /// Other or unreadable boot ids.
 mod boots;

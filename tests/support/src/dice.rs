@@ -1,4 +1,5 @@
-//! Random numbers that a seed repeats on every machine and with every release of any library (SplitMix64).
+//! Random numbers that a seed repeats on every machine and with every release of any library
+//! (SplitMix64).
 
 use std::time::Duration;
 

@@ -1,12 +1,15 @@
-//! What the tests with real processes and a real Puppet stand on, and the benchmarks.
+//! Support for the tests with real processes and a real Puppet, and for the benchmarks.
 //!
-//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its settings, state and logs. Nothing
-//!   else on the machine is touched. When it goes away, so does every process that was started from it, and a process that
-//!   should not have been there any more fails the test.
-//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and [`Past`], what it noted.
-//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real agent without a server, fed
-//!   from a cached catalog; [`Server`]: a real puppetserver on a loopback port, one per test program; [`Record`]: what a
-//!   puppet process looked like from within, written by the puppet process itself.
+//! - [`Scratch`]: a directory per test that contains everything: the binary under test, its
+//!   settings, state and logs. Nothing else on the machine is changed. When it is dropped, every
+//!   process that was started in it ends, and a process that should have ended before fails the
+//!   test.
+//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and
+//!   [`Past`], the record of one of its runs.
+//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real
+//!   agent without a server, with a cached catalog; [`Server`]: a real puppetserver on a loopback
+//!   port, one per test program; [`Record`]: the state of a puppet process, written by that process
+//!   itself.
 //! - [`Lab`]: a booted machine. [`place`]: one of the Puppets of the matrix.
 //! - [`Process`]: a process by pid and start time, as the kernel shows it from outside.
 
@@ -122,10 +125,11 @@ pub fn stays(what: &str, duration: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Copies a program to where it will be started from.
+/// Copies a program to the path from which it will be started.
 ///
-/// Another process does it: what a test beside this one forks would hold our descriptor for writing until its exec, and
-/// the kernel does not execute what somebody may write to (execve(2), ETXTBSY).
+/// Another process does this: a child that another thread forks would hold the descriptor for
+/// writing until its exec, and the kernel does not execute a file that is open for writing
+/// (execve(2), ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let cp = std::process::Command::new("cp")
         .args([from.as_ref(), to.as_ref()])

@@ -54,7 +54,8 @@ impl Jobs {
     /// signal ends them and this process, with status 130.
     ///
     /// # Errors
-    /// What `ended` gives; all jobs have ended then.
+    ///
+    /// The error of `ended`; all jobs have ended then.
     pub fn run(
         &mut self,
         waiting: Vec<Job>,

@@ -32,7 +32,8 @@ pub fn build(suites: &[Suite]) -> Vec<String> {
     }
     let mut options = BTreeSet::new();
     if suites.iter().any(Suite::needs_programs) {
-        // `--bin` would build their unit tests; with a test of each package, cargo builds both programs.
+        // `--bin` would build their unit tests; with a test of each package, cargo builds both
+        // programs.
         options.extend(["--test=cli".to_owned(), "--test=manual".to_owned()]);
     }
     for program in suites.iter().filter_map(|suite| suite.program()) {
