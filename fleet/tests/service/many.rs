@@ -125,8 +125,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
 fn come_back_spread(server: &Server, nodes: &[Node]) {
     server.kill();
     nodes.iter().for_each(|node| node.is_linked(false));
-    // Time itself is tested: each node has tried several times by then, with longer and longer
-    // pauses.
+    // Time itself is tested: each has tried several times by then, with growing pauses.
     thread::sleep(Duration::from_secs(4));
     server.run();
     nodes.iter().for_each(|node| node.is_linked(true));

@@ -31,7 +31,7 @@ const PRONOUNS: [&str; 13] = [
     "Who", "What", "Which", "Whose", "Where", "When", "How", "That", "Those", "They", "It", "Its",
     "Their",
 ];
-/// Maximum number of doc comments that begin with one of them. It may only fall.
+/// Doc comments that may begin with one of them. The number may only fall.
 const MOST_PRONOUNS: usize = 1905;
 
 fn begins_with_a_pronoun(line: &str) -> bool {
