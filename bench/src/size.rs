@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::numbers::Table;
 
-/// Returns the crate of a symbol in Rust's own mangling (RFC 2603): the first `C s HASH _ LENGTH
-/// NAME`.
+/// Returns the crate of a symbol in Rust's own mangling (RFC 2603): the first
+/// `C s HASH _ LENGTH NAME`.
 fn crate_of(symbol: &str) -> Option<String> {
     let mut rest = symbol.strip_prefix("_R")?;
     loop {

@@ -536,9 +536,9 @@ fn the_requester_that_resumes_a_timer_at_every_system_call() {
 }
 
 /// The waiter is killed from its fork to the exec of the rerun: at most one rerun starts, and one
-/// that did not start is resumed, by the request itself if that sees its waiter die, else by `again
-/// resume`. Its start counts for no cap. Only a rerun killed at the exec itself is not started
-/// again, and is shown as perhaps not begun.
+/// that did not start is resumed, by the request itself if that sees its waiter die, else by
+/// `again resume`. Its start counts for no cap. Only a rerun killed at the exec itself is not
+/// started again, and is shown as perhaps not begun.
 #[test]
 fn the_waiter_at_every_system_call() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Runs that share slots, with a real etcd: each is a process of its own that calls `again-fleet
-//! slot`, as Puppet does before a run.
+//! Runs that share slots, with a real etcd: each is a process of its own that calls
+//! `again-fleet slot`, as Puppet does before a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

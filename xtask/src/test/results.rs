@@ -131,8 +131,8 @@ struct Sums {
     others: u64,
 }
 
-/// Parses `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in
-/// 0.40s`.
+/// Parses
+/// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 0.40s`.
 fn result(line: &str) -> Option<Sums> {
     let (_, sums) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut numbers = ["passed", "failed", "ignored", "measured"]
