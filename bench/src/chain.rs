@@ -1,4 +1,5 @@
-//! With real Puppet: what it charges the Exec, and what a chain costs over runs that a shell starts one after the other.
+//! Benchmarks with real Puppet: the time that it charges to the Exec, and the cost of a chain over
+//! runs that a shell starts one after the other.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use crate::cost::PYTHON;
 use crate::numbers::{Samples, Table, many, short, verdict};
 use crate::runs;
 
-/// `puppet apply` with all its directories on the scratch.
+/// Prepares `puppet apply` with all its directories in the scratch directory.
 fn apply(scratch: &Scratch, manifest: &Path) -> Command {
     let mut command = scratch.command("puppet");
     command.args(["apply", "--color", "false"]);
@@ -34,7 +35,7 @@ fn apply(scratch: &Scratch, manifest: &Path) -> Command {
     command
 }
 
-/// `evaluation_time` of an Exec in the report.
+/// Returns the `evaluation_time` of an Exec in the report.
 fn charged(report: &str, title: &str) -> Option<f64> {
     let from = report.find(&format!("\n  Exec[{title}]:"))?;
     let rest = report.get(from..)?;
@@ -43,11 +44,11 @@ fn charged(report: &str, title: &str) -> Option<f64> {
     number.trim().parse().ok()
 }
 
-/// A title, and the words of a program for the n-th time.
+/// Title of an Exec, and a function that returns the command for the nth run.
 type Called<'c> = (&'c str, &'c dyn Fn(usize) -> Vec<String>);
 
-/// What Puppet charges these programs, called in turns as Execs of one catalog over several runs, in milliseconds. After each
-/// run that is done.
+/// Returns the times in milliseconds that Puppet charges to these programs, called in turns as
+/// Execs of one catalog in several runs. The given function is called after each run.
 pub fn charges<const N: usize>(
     scratch: &Scratch,
     programs: [Called; N],
@@ -80,7 +81,7 @@ pub fn charges<const N: usize>(
     Ok(taken.map(Samples::from_iter))
 }
 
-/// What Puppet charges an Exec that asks for a run.
+/// Measures the time that Puppet charges to an Exec that requests a run.
 pub fn charge(table: &mut Table) -> Result<()> {
     let scratch = runs::scratch();
     std::fs::write(scratch.path("peer.py"), PYTHON)?;
@@ -114,8 +115,8 @@ pub fn charge(table: &mut Table) -> Result<()> {
 
 const RUNS: usize = 5;
 
-/// A manifest that counts its runs, and in a chain asks for the next; else its Exec, which a run has to load and to start
-/// all the same, does nothing.
+/// Returns a manifest that counts its runs, and in a chain requests the next one; otherwise its
+/// Exec, which a run has to load and to start all the same, does nothing.
 fn counting(scratch: &Scratch) -> String {
     let file = scratch.path("count").display().to_string();
     format!(
@@ -129,7 +130,7 @@ fn counting(scratch: &Scratch) -> String {
     )
 }
 
-/// Seconds that five runs take, started by each other or by a loop.
+/// Returns the seconds that five runs take, started by each other or by a loop.
 fn five(scratch: &Scratch, manifest: &Path, chained: bool) -> Result<f64> {
     let _ = std::fs::remove_file(scratch.path("count"));
     let began = now();
@@ -164,7 +165,7 @@ fn five(scratch: &Scratch, manifest: &Path, chained: bool) -> Result<f64> {
         serde_json::from_str(&runs::ask(scratch, &["status", "--json"])?)?;
     let pid = &status["targets"][0]["running"]["pid"];
     let stat = format!("/proc/{}/stat", pid.as_i64().context("the fifth run")?);
-    // It has ended when it is a zombie; when whoever took it over reaps it is another matter.
+    // A zombie counts as ended, whenever its parent reaps it.
     let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
     while runs() {
         pause();
@@ -181,7 +182,7 @@ fn chain(table: &mut Table) -> Result<()> {
         (Samples::default(), Samples::default(), Samples::default());
     let pairs = many(12, 1);
     for nth in 0..pairs {
-        // Which goes first changes, since a machine may get slower all the time.
+        // The order alternates, since a machine may become slower over time.
         let first = nth % 2 == 0;
         let a = five(&scratch, &path, first)?;
         let b = five(&scratch, &path, !first)?;

@@ -1,4 +1,4 @@
-//! What a request costs the run that makes it.
+//! Measures the cost of a request for the run that makes it.
 
 use std::ffi::CString;
 use std::io::Write;
@@ -10,7 +10,7 @@ use crate::numbers::{Samples, Table, many, verdict};
 use crate::runs::{ruby_words, scratch};
 use crate::start::{as_exec_does, words};
 
-/// Parses arguments, reads /proc upwards, forks, and nothing else.
+/// Program that parses arguments, reads /proc upwards, forks, and does nothing else.
 pub const PYTHON: &str = r#"
 import argparse, os
 parser = argparse.ArgumentParser()
@@ -26,10 +26,10 @@ if os.fork() == 0:
 print('scheduled')
 "#;
 
-/// The room's name within a run: `again-bench within AGAIN TIMES PEER`.
+/// Name of this part inside a run: `again-bench within AGAIN TIMES PEER`.
 pub const WITHIN: &str = "within";
 
-/// In a run: starts each in turn, `times` times, and says what it cost.
+/// Inside a run, starts each program in turn, `times` times, and prints the cost.
 pub fn within(again: &str, times: usize, python: &str) -> Result<()> {
     let programs: [Vec<CString>; 3] = [
         words(&["/bin/true"]),
@@ -44,7 +44,7 @@ pub fn within(again: &str, times: usize, python: &str) -> Result<()> {
             ensure!(cost.status == 0, "{program:?}: {}", cost.output);
             writeln!(out, "{which} {} {}", cost.seconds, cost.faults)?;
         }
-        // Not timed: each request is to find no timer before it.
+        // Not timed: each request must find no timer before it.
         let cost = as_exec_does(&stop)?;
         ensure!(cost.status == 0, "stop: {}", cost.output);
         std::thread::sleep(std::time::Duration::from_millis(5));

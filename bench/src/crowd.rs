@@ -1,5 +1,6 @@
-//! A thousand nodes on one etcd, on this machine: the service of each is a process of its own, with a certificate of its own. The executor
-//! of each is played by this program, which takes everything at once, for what runs then is a node's own affair.
+//! A thousand nodes with one etcd, on this machine: the service of each is a separate process, with
+//! its own certificate. This program replaces the executor of each, and accepts every trigger
+//! immediately, because the runs would be a node's own load.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -24,35 +25,35 @@ use crate::scene::{self, SLOTS, Scene, program};
 use crate::waiter::{Ended, needs};
 
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How many of a rolling run may run at a time.
+/// Number of targets of a rolling run that may run at a time.
 const PARALLEL: usize = 5;
-/// How long each has a slot, or runs.
+/// Time for which each node holds a slot, or runs.
 const HOLDS: Duration = Duration::from_millis(100);
 
-/// The nodes, each a process, and when each was handed something.
+/// Nodes, each a process, and the times at which each was handed a trigger.
 struct Crowd<'s> {
     scene: &'s mut Scene,
     names: Vec<String>,
     cast: Vec<Ended>,
     tell: Sender<u64>,
     taken: Receiver<u64>,
-    /// Whether what is taken runs for a moment, and has changed something then.
+    /// Whether accepted triggers run for a moment, with a change as the result.
     runs: Arc<AtomicBool>,
 }
 
-/// What so many idle services cost the backend.
+/// Cost of a number of idle services for the backend.
 #[derive(Clone, Copy)]
 struct Point {
     nodes: usize,
-    /// Its resident memory, in MB.
+    /// Resident memory of the backend in MB.
     memory: f64,
-    /// Of a processor, in percent.
+    /// Processor usage of the backend in percent.
     busy: f64,
-    /// Its database on disk, in MB.
+    /// Size of the backend's database on disk in MB.
     disk: f64,
 }
 
-/// How many services there are when the backend is looked at.
+/// Returns the numbers of services at which the backend is measured.
 fn steps() -> [usize; 3] {
     let all = scene::crowd();
     [all / 10, 3 * all / 10, all]
@@ -84,7 +85,7 @@ pub fn play(scene: &mut Scene, table: &mut Table) -> Result<()> {
     crowd.storm(table)
 }
 
-/// The last point, and what the line through it and the first comes to with more nodes.
+/// Extrapolates the line through the first and the last point to more nodes.
 fn at(points: &[Point], nodes: usize) -> Point {
     let (first, last) = (points[0], points[points.len() - 1]);
     let more = (nodes as f64 - last.nodes as f64) / (last.nodes - first.nodes) as f64;
@@ -159,7 +160,7 @@ impl<'s> Crowd<'s> {
         })
     }
 
-    /// Starts as many as there are to be; the seconds until all are there.
+    /// Starts nodes up to this number; returns the seconds until all are connected.
     fn grow(&mut self, to: usize) -> Result<f64> {
         let began = now();
         for at in self.cast.len()..to {
@@ -188,7 +189,7 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// Until each has said so often that it has reached the backend.
+    /// Waits until each node has logged this number of times that it has connected to the backend.
     fn wait_for(&self, times: usize) -> Result<()> {
         let is_there = |name: &String| {
             let log = fs::read_to_string(self.scene.path(name, "log"));
@@ -204,7 +205,7 @@ impl<'s> Crowd<'s> {
 
     fn idle(&self) -> Result<Point> {
         let seconds = many(60, 1) as u64;
-        // What the start has left to do is done.
+        // The services finish their start.
         sleep(Duration::from_secs(seconds / 3));
         let busy = self.scene.backend_busy()?;
         sleep(Duration::from_secs(seconds));
@@ -231,7 +232,7 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// One trigger for all.
+    /// Measures one trigger for all nodes.
     fn fan_out(&self, table: &mut Table) -> Result<()> {
         let count = self.names.len();
         let mut command = Command::new(program());
@@ -261,8 +262,8 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// A tenth of them want a slot at the same time: each has a place to sign and others to verify, and all do so on this machine's few
-    /// processors.
+    /// Measures a tenth of the nodes that request a slot at the same time: each has a queue
+    /// position to sign and others to verify, all on this machine's few processors.
     fn slots(&self, table: &mut Table) -> Result<()> {
         let count = self.names.len().div_ceil(10);
         let began = now();
@@ -293,8 +294,8 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// A rolling run over a tenth of them, beside a loop on one machine that starts what a session of ssh to each of them would be, as
-    /// many at a time.
+    /// Measures a rolling run over a tenth of the nodes, beside a loop on one machine that starts
+    /// the equivalent of an ssh session to each, the same number at a time.
     fn rolling(&self, table: &mut Table) -> Result<()> {
         let names = &self.names[..self.names.len().div_ceil(10)];
         self.runs.store(true, Ordering::Relaxed);
@@ -334,7 +335,7 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    /// The backend ends and begins anew.
+    /// Measures a restart of the backend.
     fn storm(&mut self, table: &mut Table) -> Result<()> {
         let count = self.names.len();
         self.scene.backend_anew()?;
@@ -351,7 +352,7 @@ impl<'s> Crowd<'s> {
     }
 }
 
-/// Takes whatever is handed over, and says when.
+/// Accepts every trigger that is handed over, and reports the time.
 fn take_all(listener: &UnixListener, tell: &Sender<u64>, runs: &AtomicBool) {
     for stream in listener.incoming() {
         let served = stream

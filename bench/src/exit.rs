@@ -1,7 +1,7 @@
-//! How long after the end of a run its rerun begins.
+//! Measures the time from the end of a run to the start of its rerun.
 //!
-//! A run becomes `helper stamp` for its last moment, and what is run again is that too: both note the time as the first thing
-//! that they do, in a fifo.
+//! A run becomes `helper stamp` at its very end, and its rerun is the same program: both write the
+//! time into a fifo as the first thing they do.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -19,19 +19,19 @@ use rand::{RngExt, SeedableRng};
 use crate::numbers::{Samples, Table, many, verdict};
 use crate::runs::{self, ruby_words};
 
-/// Where the times arrive.
+/// Fifo in which the times arrive.
 struct Fifo(BufReader<File>);
 
 impl Fifo {
     fn new(path: &Path) -> Result<Fifo> {
         let made = Command::new("mkfifo").arg(path).status()?;
         ensure!(made.success(), "mkfifo");
-        // Open for both, so that no end of file comes between.
+        // Opened for reading and writing, so that there is no end of file in between.
         let file = File::options().read(true).write(true).open(path)?;
         Ok(Fifo(BufReader::new(file)))
     }
 
-    /// The next time, which has to be of this.
+    /// Returns the next time, which must be labelled `of`.
     fn next(&mut self, of: &str) -> Result<u64> {
         let mut line = String::new();
         self.0.read_line(&mut line)?;
@@ -43,7 +43,7 @@ impl Fifo {
         Ok(at.parse()?)
     }
 
-    /// Milliseconds from the end of a run to the start of the next.
+    /// Returns the milliseconds from the end of a run to the start of the next.
     fn between(&mut self) -> Result<f64> {
         let end = self.next("end")?;
         let start = self.next("start")?;
@@ -51,7 +51,7 @@ impl Fifo {
     }
 }
 
-/// What is measured with.
+/// Directory and paths of the measurement.
 struct Place {
     scratch: Scratch,
     fifo: String,
@@ -59,27 +59,28 @@ struct Place {
 }
 
 impl Place {
-    /// A run that asks, or does not, and says when it ends.
+    /// Prepares a run that makes a request, or does not, and writes the time of its end.
     fn run(&self, name: &str, asks: bool) -> Command {
         let stamp = |what| [&self.helper, "stamp", &self.fifo, what];
         let request = ["run", "--delta", "0", "--jitter", "0", "--"];
         let ask = ruby_words(&[&request[..], &stamp("start"), &[name]].concat());
-        // The waiter is to be asleep when the run ends, as it is after a run of seconds.
+        // The waiter must be asleep when the run ends, as it is after a run of seconds.
         let ask = format!("ask({ask}) == 0 or exit(1)\nsleep 0.15\n");
         let ask = if asks { &ask } else { "" };
         let end = ruby_words(&stamp("end"));
         self.scratch.apply(name, &format!("{ask}exec({end})"))
     }
 
-    /// What comes after a run where nobody asks.
+    /// Prepares the next run after one without a request.
     fn next(&self) -> Command {
         let mut next = self.scratch.command(&self.helper);
         next.args(["stamp", &self.fifo, "start"]);
         next
     }
 
-    /// The floor: a parent that waits for its child, puts a file on the disk, and becomes the next run. A shell would add its
-    /// own start, and a start that is not on the disk would be forgotten with the power.
+    /// Starts the floor: a parent that waits for its child, writes a file to the disk, and becomes
+    /// the next run. A shell would add its own start, and a start that is not on the disk would be
+    /// lost in a power failure.
     fn floor(&self) -> Result<i32> {
         let (mut run, mut next) = (self.run("floor", false), self.next());
         let (file, work) = (self.scratch.path("work/start"), self.scratch.path("work"));
@@ -103,7 +104,8 @@ impl Place {
     }
 }
 
-/// When whoever looks once a second looks first: one draw from each of equal parts of the second, in any order.
+/// Returns the delays before the first check of a process that polls once a second: one draw from
+/// each of equal parts of the second, in random order.
 fn phases(count: usize) -> Vec<Duration> {
     let mut dice = StdRng::seed_from_u64(count as u64);
     let part = 1.0 / count as f64;
@@ -116,7 +118,8 @@ fn phases(count: usize) -> Vec<Duration> {
 
 pub fn measure(table: &mut Table) -> Result<()> {
     let scratch = runs::scratch();
-    // A short window, and one target: the record and the logs are as many as a site's, however many tries there are.
+    // A short window and one target: the record and the logs have a realistic size, however many
+    // samples there are.
     scratch.settings("scope = \"never\"\nmax_runs = 50\nwindow = \"1s\"");
     let place = Place {
         fifo: scratch.at("fifo"),
@@ -125,20 +128,20 @@ pub fn measure(table: &mut Table) -> Result<()> {
     };
     let mut fifo = Fifo::new(Path::new(&place.fifo))?;
     let times = many(300, 10);
-    // Each takes half a second; a third as many are enough for a 99th percentile.
+    // Each sample takes half a second; a third of the number is enough for a 99th percentile.
     let mut phases = phases(times.div_ceil(3));
     let looks = phases.len();
     let mut all: [Vec<f64>; 3] = Default::default();
     for nth in 0..times {
         let mut run = place.run("ours", true).spawn()?;
         all[0].push(fifo.between()?);
-        // Not before: we are not to be in the way.
+        // Waiting earlier would disturb the measurement.
         run.wait()?;
         let parent = place.floor()?;
         all[1].push(fifo.between()?);
         // SAFETY: our own child.
         unsafe { libc::waitpid(parent, std::ptr::null_mut(), 0) };
-        // The peer looks once a second.
+        // The peer polls once a second.
         if nth % 3 == 0 {
             let phase = phases.pop().context("a phase")?;
             let (mut run, mut next) = (place.run("peer", false).spawn()?, place.next());

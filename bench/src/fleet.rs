@@ -1,5 +1,6 @@
-//! What `again-fleet` costs: a fired trigger, an idle service, and the way from one node to a run on another. Two nodes and an
-//! etcd on this machine, with TLS and signatures by a Puppet CA.
+//! Measures the cost of `again-fleet`: sending a trigger, an idle service, and the time from a
+//! trigger on one node to a run on another. Two nodes and an etcd run on this machine, with TLS and
+//! signatures from a Puppet CA.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -28,12 +29,13 @@ use crate::scene::{PATIENCE, Scene, crowd, texts};
 use crate::start::as_exec_does;
 use crate::waiter::needs;
 
-/// The part's name with the scene's directory in the environment.
+/// Environment variable with the directory of the scene.
 const ON_STAGE: &str = "AGAIN_BENCH_FLEET";
-/// Nobody has this name: what is for it starts nothing.
+/// Name of no node: a trigger for it starts nothing.
 const NOBODY: &str = "db1.test";
 
-/// Leaves the time there, whole or not at all, and a line in a file of all times; stays while it is held.
+/// Writes the time into a file atomically, and appends a line to a file of all times; waits while
+/// the file `hold` exists.
 pub fn stamp(path: &str) -> Result<()> {
     let time = now();
     let new = format!("{path}.new");
@@ -67,13 +69,13 @@ pub fn measure(part: &str, table: &mut Table) -> Result<()> {
     ensure!(made.success(), "no CA");
     let settings = dir.path().join("again.toml");
     let state = dir.path().join("again");
-    // A short window: the record has about as many starts as a site's, however many tries there are.
+    // A short window: the record has a realistic number of starts, however many samples there are.
     let text = format!(
         "state_dir = {state:?}\nlog_dir = {state:?}\nscope = 'never'\njitter = 0\nmax_runs = 1000\nwindow = '1s'\n"
     );
     fs::write(&settings, text)?;
-    // The helper finds its settings by the environment, which every program of the scene inherits.
-    // It prints the rows itself.
+    // `again` finds its settings through the environment, which every program of the scene
+    // inherits. The child process prints the rows itself.
     let played = Command::new(std::env::current_exe()?)
         .arg(part)
         .env(ON_STAGE, dir.path())
@@ -83,9 +85,9 @@ pub fn measure(part: &str, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// On the stage: measures, and prints the rows.
+/// Runs the measurements in the scene, and prints the rows.
 fn play(scene: &Scene, table: &mut Table) -> Result<()> {
-    // Before anything has been fired.
+    // Before any trigger has been sent.
     idle(scene, table)?;
     charge(scene, table)?;
     let peer = Loop::new(scene)?;
@@ -148,7 +150,8 @@ fn charge(scene: &Scene, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// From the start of a program that fires to the first instruction of what that runs, in milliseconds.
+/// Returns the milliseconds from the start of the sending program to the first instruction of the
+/// run's program.
 fn fired(fire: &[CString], stamp: &Path) -> Result<f64> {
     let began = now();
     let cost = as_exec_does(fire)?;
@@ -156,12 +159,13 @@ fn fired(fire: &[CString], stamp: &Path) -> Result<f64> {
     wait_until("the run", PATIENCE, || stamp.exists());
     let ran: u64 = fs::read_to_string(stamp)?.parse()?;
     fs::remove_file(stamp)?;
-    // What this run leaves to be told is told.
+    // The statuses of this run are published meanwhile.
     sleep(Duration::from_millis(20));
     Ok((ran - began) as f64 / 1e6)
 }
 
-/// The way from a trigger to the run on another node, that of the loop in a shell, and the backend alone.
+/// Measures the time from a trigger to the run on another node, that of a loop in a shell, and the
+/// backend alone.
 fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
     let (stamp, fire) = (scene.dir.join("stamp"), scene.trigger("lb1.test"));
     let backend = Alone::new(scene)?;
@@ -197,7 +201,8 @@ fn way(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Who is there, and who is meant, among a thousand nodes. What each of them tells is signed as Puppet's own keys sign it.
+/// Measures listing and selecting among a thousand nodes, whose inventories are signed with keys
+/// like Puppet's own.
 fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
     let count = crowd();
     let backend = Alone::new(scene)?;
@@ -224,7 +229,7 @@ fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
         let command = texts(command);
         for _ in 0..times {
             let began = now();
-            // More than a pipe holds.
+            // The output exceeds the buffer of a pipe.
             let ended = Command::new(&command[0])
                 .args(&command[1..])
                 .stdout(Stdio::null())
@@ -239,7 +244,7 @@ fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
         &scene.etcdctl(&["get", "--prefix", "again/v1/test/node/"]),
         times,
     )?;
-    // The service has verified nothing of it yet.
+    // The service has verified none of the inventories yet.
     let rows = [
         (&["nodes"][..], 1, ", the first time"),
         (&["nodes"], times, ""),
@@ -258,7 +263,7 @@ fn throng(scene: &Scene, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// What a node of the crowd tells. Every hundredth is a load balancer.
+/// Returns the inventory of a node in the crowd. Every hundredth node is a load balancer.
 fn told(own: &Own, n: usize) -> Inventory {
     let role = if n.is_multiple_of(100) { "lb" } else { "web" };
     let facts = [
@@ -321,7 +326,7 @@ impl Alone {
         })
     }
 
-    /// How long until a value that one puts is seen by the other, in seconds.
+    /// Returns the seconds until one client sees a value that the other has put.
     fn put_to_watch(&self, n: usize) -> Result<f64> {
         self.runtime.block_on(async {
             let list = self.reader.list(Self::PREFIX).await?;

@@ -1,8 +1,9 @@
-//! Many nodes that ask for a rerun at the same time, simulated with the program's own policy.
+//! Simulates many nodes that request a rerun at the same time, with the program's own policy.
 //!
-//! The server compiles one catalog per node and run, `capacity` of them a second, in the order in which they arrive. As
-//! servers are sized, that is twice what the fleet needs for one run every half hour. What a node does, when it asks and
-//! what it is told, is decided by `policy::delay` and `policy::cap`, as in the program itself.
+//! The server compiles one catalog per node and run, `capacity` of them a second, in order of
+//! arrival. As servers are usually sized, that is twice what the fleet needs for one run every half
+//! hour. `policy::delay` and `policy::cap` decide when a node's rerun is due and whether the cap
+//! allows it, as in the program itself.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -20,25 +21,25 @@ use crate::numbers::{Samples, Table, many, quick, short, verdict};
 use crate::plots::{plot, write};
 use crate::runs::{ruby_words, scratch};
 
-/// `splaylimit` is Puppet's run interval unless it is set.
+/// Default of `splaylimit`, Puppet's run interval.
 const SPLAYLIMIT: f64 = 1800.0;
 const MAX_JITTER: Span = Span::from_secs(300);
 
-/// How long a node waits before its rerun, once the delta is over.
+/// Distribution of the time between the end of the delta and the rerun.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Spread {
-    /// Not at all.
+    /// No delay.
     Fixed,
-    /// As `again` does.
+    /// Delay of `again`.
     Again,
-    /// Up to this part of the delta.
+    /// Delay up to this fraction of the delta.
     Part(f64),
-    /// As `puppet agent --splay` does.
+    /// Delay of `puppet agent --splay`.
     Splay,
 }
 
 impl Spread {
-    /// Seconds, for the `rerun`th of a chain.
+    /// Draws the delay in seconds for the `rerun`th rerun of a chain.
     fn draw(self, delta: Span, rerun: u32, dice: &mut StdRng) -> f64 {
         let seconds = |range: Span, dice: &mut StdRng| delay::draw(range, dice).secs_f64();
         match self {
@@ -50,16 +51,16 @@ impl Spread {
     }
 }
 
-/// What a server saw of a herd.
+/// Load of a server during a herd.
 #[derive(Debug, Clone, Default)]
 struct Seen {
-    /// Arrivals in each second.
+    /// Number of arrivals in each second.
     arrivals: BTreeMap<u64, u64>,
-    /// Seconds in the queue.
+    /// Times in the queue, in seconds.
     waits: Samples,
-    /// The most that waited at once.
+    /// Maximum length of the queue.
     queue: usize,
-    /// When the last catalog was there.
+    /// Time at which the last catalog was compiled, in seconds.
     done: f64,
 }
 
@@ -69,12 +70,12 @@ impl Seen {
     }
 }
 
-/// One server, first come, first served; a catalog takes it as long each time.
+/// Server that compiles catalogs in order of arrival, each in the same time.
 #[derive(Debug)]
 struct Server {
     takes: f64,
     free: f64,
-    /// When those that wait will have been waited for.
+    /// Start times of the compilations for the waiting nodes.
     begins: VecDeque<f64>,
     waits: Vec<f64>,
     seen: Seen,
@@ -91,7 +92,7 @@ impl Server {
         }
     }
 
-    /// One arrives, none before those that have; when it has its catalog.
+    /// Adds an arrival, which is not before earlier ones; returns when its catalog is compiled.
     fn arrive(&mut self, at: f64) -> f64 {
         *self.seen.arrivals.entry(at as u64).or_default() += 1;
         let begins = self.free.max(at);
@@ -112,7 +113,7 @@ impl Server {
     }
 }
 
-/// Who arrives when they do, however long the others wait.
+/// Serves nodes whose arrivals do not depend on the queue.
 fn serve(mut arrivals: Vec<f64>, capacity: f64) -> Seen {
     arrivals.sort_by(f64::total_cmp);
     let mut server = Server::new(capacity);
@@ -126,7 +127,7 @@ fn capacity(nodes: usize) -> f64 {
     2.0 * nodes as f64 / 1800.0
 }
 
-/// All runs end within a second, and ask for a rerun after `delta`.
+/// Simulates runs that all end within a second, and request a rerun after `delta`.
 fn at_once(nodes: usize, delta: Span, spread: Spread) -> Seen {
     let mut dice = StdRng::seed_from_u64(nodes as u64);
     let arrivals = (0..nodes)
@@ -135,13 +136,14 @@ fn at_once(nodes: usize, delta: Span, spread: Spread) -> Seen {
     serve(arrivals, capacity(nodes))
 }
 
-/// How long one core of the server compiles one catalog.
+/// Time in seconds in which one core of the server compiles one catalog.
 const COMPILES: f64 = 3.0;
-/// How many runs a core of the server is meant to have at a time: one that compiles for each that many that apply what they have, and
-/// no more.
+/// Number of concurrent runs per core of the server: for each one that compiles, the rest apply the
+/// catalogs that they have.
 const PER_CORE: usize = 10;
 
-/// The same, with slots: a run waits for one before it asks for its catalog, and has it until it ends.
+/// Simulates the same with slots: a run waits for one before it requests its catalog, and holds it
+/// until it ends.
 fn with_slots(nodes: usize, delta: Span, per_core: usize) -> Seen {
     let mut dice = StdRng::seed_from_u64(nodes as u64);
     let spread = Spread::Again;
@@ -153,7 +155,7 @@ fn with_slots(nodes: usize, delta: Span, per_core: usize) -> Seen {
     let slots = (capacity * COMPILES).ceil() as usize * per_core;
     let mut server = Server::new(capacity);
     let nanos = |seconds: f64| (seconds * 1e9) as u64;
-    // When each of the slots is free, in nanoseconds.
+    // Times in nanoseconds at which the slots become free.
     let mut free: BinaryHeap<Reverse<u64>> = (0..slots).map(|_| Reverse(0)).collect();
     for due in due {
         let at = free.pop().map_or(0, |Reverse(at)| at);
@@ -163,11 +165,11 @@ fn with_slots(nodes: usize, delta: Span, per_core: usize) -> Seen {
     server.seen()
 }
 
-/// An orchestrator starts the nodes, a hundred at a time, the next one when one has ended; a run takes 20 to 60 s, and
-/// asks for the next at its end.
+/// Simulates an orchestrator that starts the nodes, a hundred at a time, the next one when one has
+/// ended; a run takes 20 to 60 s, and requests the next at its end.
 fn orchestrated(nodes: usize, spread: Spread) -> Seen {
     let mut dice = StdRng::seed_from_u64(nodes as u64);
-    // Ends of the runs under way, in milliseconds; a heap of the earliest.
+    // Ends of the current runs in milliseconds, as a heap with the earliest first.
     let mut under_way = BinaryHeap::new();
     let mut arrivals = Vec::with_capacity(nodes);
     for nth in 0..nodes {
@@ -184,11 +186,11 @@ fn orchestrated(nodes: usize, spread: Spread) -> Seen {
     serve(arrivals, capacity(nodes))
 }
 
-/// What a node goes by when every run asks for the next.
+/// Policy of a node whose every run requests the next.
 #[derive(Debug, Clone, Copy)]
 struct Habit {
     spread: Spread,
-    /// Whether the cap holds: ten reruns in an hour.
+    /// Whether the cap applies: ten reruns in an hour.
     cap: bool,
     /// Whether the jitter doubles from the fourth rerun of a chain on.
     doubles: bool,
@@ -210,20 +212,20 @@ impl Habit {
 }
 
 const HOUR: f64 = 3600.0;
-/// What a run takes, once it has its catalog.
+/// Duration of a run in seconds after it has its catalog.
 const RUN: f64 = 30.0;
 
-/// What came of a manifest that never settles.
+/// Result of a manifest that never settles.
 struct Unsettled {
     seen: Seen,
-    /// Seconds until a node's tenth rerun began, of those that came so far.
+    /// Seconds until a node's tenth rerun began, for the nodes that reached it.
     tenth: Samples,
-    /// When the cap refused, node by node.
+    /// Times at which the cap refused, for each node.
     refused: Samples,
 }
 
 impl Unsettled {
-    /// Reruns in each minute of the hour.
+    /// Returns the number of reruns in each minute of the hour.
     fn minutes(&self) -> Vec<u64> {
         let mut minutes = vec![0; 60];
         for (second, count) in &self.seen.arrivals {
@@ -233,8 +235,9 @@ impl Unsettled {
     }
 }
 
-/// Every run asks for the next with delta 0, for an hour; it has its catalog when the server has compiled it, and ends
-/// 30 s later. The first runs, which ask for the first reruns, begin within a second and have their catalogs.
+/// Simulates an hour in which every run requests the next with delta 0; it has its catalog when the
+/// server has compiled it, and ends 30 s later. The first runs, which request the first reruns,
+/// begin within a second and have their catalogs.
 fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     struct Node {
         starts: Vec<Moment>,
@@ -255,7 +258,7 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     let mut server = Server::new(capacity);
     let (mut tenth, mut refused) = (Vec::new(), Vec::new());
     let mut all: Vec<Node> = Vec::new();
-    // What happens next: the end of a run, or the arrival of a rerun; in nanoseconds.
+    // Next event, the end of a run or the arrival of a rerun, in nanoseconds.
     let mut next = BinaryHeap::new();
     let nanos = |seconds: f64| (seconds * 1e9) as u64;
     for node in 0..nodes {
@@ -283,7 +286,8 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
             next.push(Reverse((nanos(end), of, false)));
             continue;
         }
-        // Refused, with a failed Exec in the report; the next regular run is another chain.
+        // The cap refuses it, with a failed Exec in the report; the next regular run is another
+        // chain.
         if habit.cap && usage(cap, &node.starts, &moment(at)).is_reached() {
             refused.push(at);
             continue;
@@ -300,7 +304,7 @@ fn never_settles(nodes: usize, capacity: f64, habit: Habit) -> Unsettled {
     }
 }
 
-/// The largest distance between two distributions (Kolmogorov and Smirnov); both in order.
+/// Returns the largest distance between two sorted distributions (Kolmogorov and Smirnov).
 fn distance(some: &[f64], others: &[f64]) -> f64 {
     let part =
         |of: &[f64], value: f64| of.partition_point(|v| *v <= value) as f64 / of.len() as f64;
@@ -309,8 +313,8 @@ fn distance(some: &[f64], others: &[f64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// Real waiters against draws of the policy that the simulation uses. Chance keeps 50 values of the same distribution
-/// within 0.23 of 10,000 in 99 of 100 cases.
+/// Compares real waiters with draws of the policy that the simulation uses. With 50 values of the
+/// same distribution, the distance to 10,000 is below 0.23 in 99 of 100 cases.
 fn real_waiters(table: &mut Table) -> Result<()> {
     let count = many(50, 5);
     let (delta, jitter) = (Span::from_secs(2), Span::from_secs(4));
@@ -322,7 +326,8 @@ fn real_waiters(table: &mut Table) -> Result<()> {
     );
     for nth in 0..count {
         let name = format!("w{nth:02}");
-        // A command of its own is a target of its own. The run becomes what stamps its end.
+        // A command of its own is a target of its own. The run becomes the program that records its
+        // end.
         let request = ["run", "--delta", "2", "--jitter", "4", "--"];
         let manifest = format!(
             "ask({}) == 0 or exit(1)\nexec({})",
@@ -373,7 +378,7 @@ fn real_waiters(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// The fleets that ask, and what the columns of the table are.
+/// Returns the sizes of the simulated fleets, the columns of the table.
 fn sizes() -> &'static [usize] {
     if quick() {
         &[1000]
@@ -389,7 +394,7 @@ fn add(table: &mut Table, what: &str, columns: [String; 3]) {
 
 const SPREADS: [Spread; 3] = [Spread::Again, Spread::Fixed, Spread::Splay];
 
-/// All that asks within a second, or that an orchestrator has started.
+/// Adds the rows for requests within a second, and for runs that an orchestrator has started.
 fn once(table: &mut Table, delta: Span) {
     let of = |seen: Seen| {
         format!(
@@ -420,7 +425,7 @@ fn once(table: &mut Table, delta: Span) {
     }
 }
 
-/// Slots, beside the same fleets without.
+/// Adds the rows with slots, beside the same fleets without.
 fn slots(table: &mut Table, delta: Span) {
     let of = |seen: &Seen| {
         format!(
@@ -451,7 +456,8 @@ fn slots(table: &mut Table, delta: Span) {
     }
 }
 
-/// A small cluster on a server that is there for ten thousand: what the jitter itself costs.
+/// Adds the rows for a small cluster on a server for ten thousand nodes: the cost of the jitter
+/// itself.
 fn jitters(table: &mut Table, delta: Span) {
     for (name, spread) in [
         ("a quarter (default)", Spread::Again),
@@ -481,7 +487,7 @@ fn jitters(table: &mut Table, delta: Span) {
     }
 }
 
-/// A manifest that never settles, on all nodes and on a tenth of them.
+/// Adds the rows for a manifest that never settles, on all nodes and on a tenth of them.
 fn unsettled(table: &mut Table) {
     let habits = [Habit::AGAIN, Habit::FIXED, Habit::SPLAY];
     for (part, name) in [(10, "a tenth of "), (1, "")] {
@@ -546,7 +552,7 @@ fn unsettled(table: &mut Table) {
     );
 }
 
-/// The series that are plotted, and the plots.
+/// Writes the plotted series, and the plots.
 fn plots(to: &Path, delta: Span) -> Result<()> {
     let herd = to.join("herd");
     let line = |name, spread| {

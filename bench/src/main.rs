@@ -1,11 +1,11 @@
-//! Measures `again`, most figures beside a floor, and where a script does the same, beside that as a peer; both are
-//! measured in the same run.
+//! Measures `again`: most figures beside a floor, and if a script can do the same, beside that
+//! script as a peer; all are measured in the same run.
 //!
 //!   again-bench ROOM…    parts: charge cost waiter exit chain scale herd size fleet crowd
 //!
-//! `make bench` makes the tables of what it prints. `QUICK=1` takes few samples, to see that the
-//! programs themselves work. Times that are compared are taken alternately; what waits, waits at the same time; the
-//! floor of thousands of timers is measured after them.
+//! `make bench` makes the tables from its output. `QUICK=1` takes few samples, to check that the
+//! programs themselves work. Compared times are measured alternately, waiting processes at the same
+//! time; the floor of thousands of timers is measured after them.
 
 mod chain;
 mod cost;

@@ -1,16 +1,16 @@
-//! Samples, and the rows of the table.
+//! Samples, and the rows of a table.
 
-/// Whether only the programs themselves are to be tried.
+/// Whether to take only a few samples, to try the programs.
 pub fn quick() -> bool {
     std::env::var_os("QUICK").is_some_and(|value| value == "1")
 }
 
-/// How many, or a few where only the programs are tried.
+/// Returns the full number of samples, or a few if only the programs are tried.
 pub fn many(full: usize, few: usize) -> usize {
     if quick() { few } else { full }
 }
 
-/// Values of one thing that was measured often.
+/// Values from repeated measurements of the same quantity.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Vec<f64>);
 
@@ -24,7 +24,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// The value that this part of all does not exceed (nearest rank).
+    /// Returns the value that this fraction of all does not exceed (nearest rank).
     pub fn quantile(&self, part: f64) -> f64 {
         let rank = (part * self.0.len() as f64).ceil() as usize;
         *self.0.get(rank.saturating_sub(1)).unwrap_or(&f64::NAN)
@@ -42,7 +42,7 @@ impl Samples {
         self.quantile(1.0)
     }
 
-    /// Median, least and most, of a few.
+    /// Formats median, minimum and maximum of a few values.
     pub fn few(&self, unit: &str) -> String {
         let (least, most) = (short(self.least()), short(self.most()));
         if least == most {
@@ -51,7 +51,7 @@ impl Samples {
         format!("{} ({least} to {most}) {unit}", short(self.median()))
     }
 
-    /// Median, 99th percentile and the quartiles.
+    /// Formats median, 99th percentile and quartiles.
     pub fn text(&self, unit: &str) -> String {
         format!(
             "{} / {} ({} to {}) {unit}",
@@ -71,7 +71,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// Three significant digits.
+/// Formats a value with three significant digits.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     if size >= 1000.0 {
@@ -96,7 +96,8 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// One thing that was measured, beside its floor and its peer, if it has them. For a herd these are other delays.
+/// Quantity that was measured, with its floor and its peer, if it has them. For a herd these are
+/// other delays.
 #[derive(Debug)]
 struct Row {
     what: String,
@@ -124,7 +125,7 @@ impl Table {
         });
     }
 
-    /// The rows as Markdown.
+    /// Returns the rows as Markdown.
     pub fn text(&self) -> String {
         self.0
             .iter()
@@ -138,7 +139,7 @@ impl Table {
     }
 }
 
-/// Whether a bar was reached, in words for the table.
+/// Formats whether a goal was reached, for the table.
 pub fn verdict(bar: &str, reached: bool) -> String {
     format!("{bar}: {}", if reached { "reached" } else { "**missed**" })
 }

@@ -1,4 +1,5 @@
-//! What a site would write in a shell instead: a loop over `etcdctl watch` that puts each change into the queue of task-spooler.
+//! Peer that a site would write in a shell instead: a loop over `etcdctl watch` that puts each
+//! change into the queue of task-spooler.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,16 +16,16 @@ use crate::numbers::{Table, many, verdict};
 use crate::scene::{PATIENCE, STAMP, Scene, texts};
 use crate::start::as_exec_does;
 
-/// What it watches.
+/// Key that the loop watches.
 const WATCHED: &str = "again/v1/test/peer";
-/// What it prints for each change.
+/// Script of the loop, which queues a stamp for each change.
 const LOOP: &str = r#"watched=$1; shift
 "$@" watch "$watched" </dev/null | while read -r word; do [ "$word" != PUT ] || tsp -n "$BENCH" "$WORD" "$STAMP"; done"#;
 
-/// The loop, and the queue.
+/// Running loop, and its queue.
 pub struct Loop<'s> {
     scene: &'s Scene,
-    /// The shell, first of a process group with its client.
+    /// Shell of the loop, the leader of a process group with its client.
     shell: Child,
     socket: PathBuf,
     pub stamp: PathBuf,
@@ -39,7 +40,7 @@ impl<'s> Loop<'s> {
             .args(texts(&scene.etcdctl(&[])))
             .env("TS_SOCKET", &socket)
             .env("TMPDIR", scene.at(""))
-            // As many as there are fit into it.
+            // Maximum number of finished jobs in its list.
             .env("TS_MAXFINISHED", "10")
             .env("BENCH", std::env::current_exe()?)
             .env("WORD", STAMP)
@@ -53,7 +54,7 @@ impl<'s> Loop<'s> {
             socket,
             stamp: stamp.into(),
         };
-        // The watch begins at some moment.
+        // The watch begins at an unknown moment.
         wait_until("the loop over etcdctl watch", PATIENCE, || {
             let _ = as_exec_does(&peer.fire());
             sleep(Duration::from_millis(200));
@@ -64,7 +65,7 @@ impl<'s> Loop<'s> {
         Ok(peer)
     }
 
-    /// What changes what it watches.
+    /// Returns the command that changes the watched key.
     pub fn fire(&self) -> Vec<CString> {
         self.scene.etcdctl(&["put", WATCHED, "changed"])
     }
@@ -85,13 +86,13 @@ impl Drop for Loop<'_> {
     }
 }
 
-/// How many runs there have been, by what each leaves beside its stamp.
+/// Returns the number of runs, from the lines that they leave beside the stamp.
 fn runs(stamp: &Path) -> usize {
     let all = fs::read_to_string(stamp.with_extension("all"));
     all.map_or(0, |text| text.lines().count())
 }
 
-/// How many runs follow from so many triggers during a run.
+/// Returns the number of runs that follow from this number of triggers during a run.
 fn follow(stamp: &Path, fire: &[CString], times: usize) -> Result<usize> {
     let (hold, before) = (stamp.with_extension("hold"), runs(stamp));
     fs::write(&hold, "")?;
@@ -102,7 +103,7 @@ fn follow(stamp: &Path, fire: &[CString], times: usize) -> Result<usize> {
             wait_until("a run", PATIENCE, || runs(stamp) > before);
         }
     }
-    // All that has been fired has come.
+    // All triggers have arrived.
     sleep(Duration::from_secs(1));
     fs::remove_file(hold)?;
     let mut known = 0;
@@ -114,7 +115,7 @@ fn follow(stamp: &Path, fire: &[CString], times: usize) -> Result<usize> {
     Ok(known)
 }
 
-/// A thousand triggers for one node while its run is under way.
+/// Measures a thousand triggers for one node during a run.
 pub fn thousand(scene: &Scene, peer: &Loop, table: &mut Table) -> Result<()> {
     let times = many(1000, 10);
     let ours = follow(

@@ -1,4 +1,4 @@
-//! Lines of figures, as CSV and as a picture.
+//! Plots, as CSV and as a picture.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use plotters::prelude::*;
 
-/// Writes figures over time, or over something else, a column for each line of a plot.
+/// Writes values over time, or over another quantity, with a column for each line of a plot.
 pub fn write<T: Display>(path: &Path, unit: &str, columns: &[(&str, Vec<(u64, T)>)]) -> Result<()> {
     let mut text = String::from(unit);
     for (name, _) in columns {
@@ -25,7 +25,7 @@ pub fn write<T: Display>(path: &Path, unit: &str, columns: &[(&str, Vec<(u64, T)
 
 type Line = (String, Vec<(f64, f64)>);
 
-/// What was written.
+/// Reads the values back.
 fn read(path: &Path) -> Result<Vec<Line>> {
     let text = std::fs::read_to_string(path)?;
     let mut rows = text.lines().map(|row| row.split(','));
@@ -40,11 +40,11 @@ fn read(path: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Draws what was written into `name`.csv as `name`.svg beside it; an axis is logarithmic or not.
+/// Draws `name`.svg from `name`.csv beside it; each axis is logarithmic or not.
 pub fn plot(path: &Path, title: &str, axes: [&str; 2], logs: [bool; 2]) -> Result<()> {
     let mut lines = read(&path.with_extension("csv"))?;
     if logs[1] {
-        // None at all is below one.
+        // Zero is drawn below one.
         for point in lines.iter_mut().flat_map(|(_, points)| points) {
             point.1 = point.1.max(0.8);
         }

@@ -1,4 +1,4 @@
-//! Cost of old logs and quiet targets for starts and commands.
+//! Measures the cost of old logs and idle targets for starts and commands.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::numbers::{Samples, Table, many, short, verdict};
 use crate::runs;
 use crate::scale::{due_together, status};
 
-/// Logs of reruns, twenty of each target, as they lie in the directory of the logs.
+/// Writes logs of reruns, twenty of each target, into the log directory.
 fn leave_logs(scratch: &Scratch, count: usize) -> Result<()> {
     let logs = scratch.path("logs");
     fs::create_dir_all(&logs)?;
@@ -22,7 +22,7 @@ fn leave_logs(scratch: &Scratch, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// How late single timers start, in milliseconds.
+/// Returns how late single timers start, in milliseconds.
 fn lateness(scratch: &Scratch, times: usize) -> Result<Samples> {
     let mut late = Samples::default();
     for nth in 0..times {
@@ -45,7 +45,8 @@ fn lateness(scratch: &Scratch, times: usize) -> Result<Samples> {
     Ok(late)
 }
 
-/// Lateness of starts with an empty log directory, and with one full of other targets' logs.
+/// Measures the lateness of starts with an empty log directory, and with one full of other targets'
+/// logs.
 pub fn logs(table: &mut Table) -> Result<()> {
     let (count, timers) = (many(20_000, 100), many(1000, 20));
     let scratch = runs::scratch();
@@ -85,7 +86,7 @@ pub fn logs(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Makes `count` copies of a quiet target.
+/// Makes `count` copies of an idle target.
 fn multiply(scratch: &Scratch, count: usize) -> Result<()> {
     let target = scratch.target();
     let id = target
@@ -111,7 +112,7 @@ fn copy(from: &Path, to: &Path, id: &str, other: &str) -> Result<()> {
     Ok(())
 }
 
-/// A request with one target, and with as many more that are quiet; then each verb.
+/// Measures a request with one target, and with many more that are idle; then each verb.
 pub fn targets(table: &mut Table) -> Result<()> {
     let scratch = runs::scratch();
     let (count, times) = (many(10_000, 50), many(20, 2));

@@ -1,4 +1,5 @@
-//! Runs of the stand-in for Puppet, in a scratch directory where nothing is in the way: no jitter, no cap, no scope.
+//! Runs of the stand-in for Puppet, in a scratch directory where nothing delays them: no jitter, no
+//! cap, no scope.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdin, Stdio};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use again_test_support::{Scratch, Started, start, wait_until};
 use anyhow::{Context, Result, ensure};
 
-/// The directory. What still runs when it goes is ended.
+/// Creates the directory. Processes that are left at the end are ended.
 pub fn scratch() -> Scratch {
     let mut scratch = Scratch::new();
     scratch.forgive();
@@ -15,7 +16,7 @@ pub fn scratch() -> Scratch {
     scratch
 }
 
-/// Runs `again` to its end, outside any run; its standard output.
+/// Runs `again` to its end, outside any run; returns its standard output.
 pub fn ask(scratch: &Scratch, words: &[&str]) -> Result<String> {
     let ended = scratch.again(words);
     ensure!(
@@ -25,19 +26,19 @@ pub fn ask(scratch: &Scratch, words: &[&str]) -> Result<String> {
     Ok(ended.out)
 }
 
-/// Words as a list in Ruby.
+/// Formats words as a list in Ruby.
 pub fn ruby_words(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     quoted.join(", ")
 }
 
-/// A run under way.
+/// Run that is held until the benchmark ends it.
 pub struct Held {
     run: Started,
     stdin: ChildStdin,
 }
 
-/// Starts a run that asks once with these words, and stays until it is ended.
+/// Starts a run that makes one request with these words, and stays until it is ended.
 pub fn held_run(scratch: &Scratch, name: &str, request: &[&str]) -> Result<Held> {
     let manifest = format!(
         "if NTH == 1\n  code = ask({})\n  STDOUT.puts(code)\n  STDOUT.flush\n  STDIN.read\nend\n",
@@ -56,14 +57,14 @@ pub fn held_run(scratch: &Scratch, name: &str, request: &[&str]) -> Result<Held>
 }
 
 impl Held {
-    /// Lets it end.
+    /// Lets the run end.
     pub fn end(self) {
         drop(self.stdin);
         self.run.finish();
     }
 }
 
-/// Cancels what is pending, and waits until its waiters have ended.
+/// Cancels everything that is pending, and waits until its waiters have ended.
 pub fn stop_all(scratch: &Scratch) -> Result<()> {
     ask(scratch, &["stop", "--run"])?;
     wait_until("the waiters to end", Duration::from_secs(30), || {

@@ -10,8 +10,9 @@ use crate::numbers::{Samples, Table, many, short, verdict};
 use crate::runs;
 use crate::waiter::{compiled, pids_of, start};
 
-/// Sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of its arguments; before that it puts
-/// a file of a record's size on the disk, and its name, if it is given one.
+/// C program that sleeps until a moment of CLOCK_BOOTTIME, in nanoseconds, and becomes the rest of
+/// its arguments; if it gets the name of a file, it first writes one of a record's size to the
+/// disk, with its name.
 const SLEEP: &str = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdlib.h>\n#include <time.h>\n#include <unistd.h>\n\
     int main(int count, char **words) {\n\
       long long due = atoll(words[1]);\n\
@@ -26,7 +27,7 @@ const SLEEP: &str = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <stdlib.h
       return 127;\n\
     }\n";
 
-/// Resident and proportional memory of all waiters, in kB.
+/// Returns resident and proportional memory of all waiters, in kB.
 fn memory(pids: &[i32]) -> (u64, u64) {
     let mut sum = (0, 0);
     for pid in pids {
@@ -53,7 +54,8 @@ pub fn status(scratch: &Scratch, words: &[&str], times: usize) -> Result<(Sample
     Ok((taken, said))
 }
 
-/// Seconds in which as many can be armed, and then some: by what twenty of them take on this machine as busy as it is.
+/// Returns more than the seconds in which this number of timers can be armed, estimated from twenty
+/// of them under the machine's current load.
 fn lead(scratch: &Scratch, count: usize) -> Result<u64> {
     let tries = 20;
     let began = now();
@@ -70,9 +72,9 @@ fn lead(scratch: &Scratch, count: usize) -> Result<u64> {
     Ok((each * count as f64 * 6.0) as u64 + 4)
 }
 
-/// What as many timers came to.
+/// Results of a number of timers.
 struct Timers {
-    /// Seconds to arm them all.
+    /// Seconds to arm all of them.
     armed: f64,
     resident: u64,
     shared: u64,
@@ -97,7 +99,7 @@ impl Timers {
     }
 }
 
-/// A command that notes its time under this name as the first thing it does.
+/// Returns a command that records its time under this name as the first thing it does.
 fn stamping(scratch: &Scratch, name: &str) -> [String; 4] {
     [
         scratch.at("bin/helper"),
@@ -107,7 +109,8 @@ fn stamping(scratch: &Scratch, name: &str) -> [String; 4] {
     ]
 }
 
-/// Waits until all have fired, as many stamps as there are moments; how late each was in ms, and how many were early.
+/// Waits until all timers have fired, with one stamp for each; returns how late each was in ms, and
+/// how many were early.
 fn fired(
     scratch: &Scratch,
     mut dues: BTreeMap<String, u64>,
@@ -130,8 +133,8 @@ fn fired(
     Ok((late, early))
 }
 
-/// The floor: as many C programs, each asleep until its moment, as far from each other's as these are, and then the
-/// same command; `synced` with a file that is on the disk before it.
+/// Measures the floor: the same number of C programs, each asleep until its moment, as far apart as
+/// the timers are, and then the same command; `synced` with a file that is on the disk before it.
 fn asleep(
     scratch: &Scratch,
     dues: &BTreeMap<String, u64>,
@@ -182,12 +185,12 @@ pub struct Together {
     dues: BTreeMap<String, u64>,
     /// Seconds from the first request to the moment at which all are due.
     lead: u64,
-    /// How long `status` and `status --json` took while all were pending.
+    /// Times that `status` and `status --json` took while all were pending.
     status: [Samples; 2],
 }
 
 impl Together {
-    /// How late the timers fired, in milliseconds.
+    /// Returns how late the timers fired, in milliseconds.
     pub fn late(&self) -> Samples {
         Samples::from_iter(self.ours.late.iter().copied())
     }
@@ -195,7 +198,7 @@ impl Together {
 
 /// Sets `count` timers of different targets, and waits until all have fired.
 pub fn due_together(scratch: &Scratch, count: usize) -> Result<Together> {
-    // Armed from the moment of the request; due together, when the last one is there.
+    // Armed from the moment of the request; due at the same time, when the last one is armed.
     let lead = lead(scratch, count)?;
     let due = now() + lead * 1_000_000_000;
     let began = now();
@@ -250,7 +253,7 @@ pub fn due_together(scratch: &Scratch, count: usize) -> Result<Together> {
     })
 }
 
-/// As many timers as fit, beside C programs that sleep.
+/// Measures as many timers as fit, beside C programs that sleep.
 fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
     let scratch = runs::scratch();
     let Together {
@@ -260,7 +263,7 @@ fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
         status: [words, taken],
     } = due_together(&scratch, count)?;
     let floor = asleep(&scratch, &dues, lead, false)?;
-    // A start that has to outlast a loss of power takes a disk at the least.
+    // A start that survives a power failure needs at least one write to the disk.
     let synced = asleep(&scratch, &dues, lead, true)?;
     ensure!(
         floor.early + synced.early == 0,
@@ -309,7 +312,7 @@ fn all_at_once(table: &mut Table, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// When the timer of a target is due, in nanoseconds of CLOCK_BOOTTIME.
+/// Returns the time at which the timer of a target is due, in nanoseconds of CLOCK_BOOTTIME.
 fn record_due(scratch: &Scratch, id: &str) -> Result<u64> {
     let record: serde_json::Value =
         serde_json::from_str(&scratch.text(&format!("state/targets/{id}/state.json")))?;
@@ -318,7 +321,7 @@ fn record_due(scratch: &Scratch, id: &str) -> Result<u64> {
     timer["due"].as_u64().context("a due time")
 }
 
-/// Targets that have done all they may, and a history that is full.
+/// Measures targets whose caps are used up, with a full history.
 fn histories(table: &mut Table) -> Result<()> {
     let scratch = runs::scratch();
     let targets = many(200, 5);
@@ -339,7 +342,8 @@ fn histories(table: &mut Table) -> Result<()> {
         )?;
     }
     runs::stop_all(&scratch)?;
-    // As many starts on each record as the cap's window can hold, and both files of the history full.
+    // As many starts on each record as the cap's window can hold, and both files of the history
+    // full.
     let history = scratch.path("state/history.jsonl");
     let line = scratch.text("state/history.jsonl");
     let full = line.repeat((1 << 20) / line.len().max(1));

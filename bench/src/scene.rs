@@ -1,4 +1,4 @@
-//! Two nodes and an etcd on this machine, with TLS and signatures by a Puppet CA.
+//! Two nodes and an etcd on this machine, with TLS and signatures from a Puppet CA.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,29 +14,29 @@ use crate::numbers::many;
 use crate::start::words;
 use crate::waiter::{Ended, needs};
 
-/// How many may have a slot.
+/// Number of slots.
 pub const SLOTS: usize = 8;
-/// As a command: `again-bench stamp FILE` leaves the time in a file.
+/// Name of a command: `again-bench stamp FILE` writes the time into a file.
 pub const STAMP: &str = "stamp";
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many other nodes there are.
+/// Returns the number of other nodes.
 pub fn crowd() -> usize {
     many(1000, 100)
 }
 
-/// The program that is measured.
+/// Returns the path of the measured program.
 pub fn program() -> String {
     let path = std::env::var("AGAIN_FLEET_BIN").unwrap_or_else(|_| "dist/again-fleet".to_owned());
     let path = fs::canonicalize(&path).unwrap_or_else(|_| path.into());
     path.display().to_string()
 }
 
-/// A directory with a CA, an etcd and two nodes.
+/// Directory with a CA, an etcd and two nodes.
 pub struct Scene {
     pub dir: PathBuf,
     port: u16,
-    /// etcd, and for each node the executor and the service.
+    /// Processes: etcd, then executor and service of each node.
     pub cast: Vec<Ended>,
 }
 
@@ -63,17 +63,18 @@ impl Scene {
         self.dir.join(name).display().to_string()
     }
 
-    /// Something of a node's: its `toml`, `log`, `run` directory.
+    /// Returns the path of a node's file or directory, such as its `toml`, `log` or `run`.
     pub fn path(&self, name: &str, what: &str) -> PathBuf {
         self.dir.join(format!("{name}.{what}"))
     }
 
-    /// The resident memory of the backend, in kB.
+    /// Returns the resident memory of the backend, in kB.
     pub fn backend_memory(&self) -> Result<u64> {
         Ok(needs(self.cast[0].0.id())?.resident)
     }
 
-    /// How long the backend has kept a processor busy, in seconds: utime and stime of proc_pid_stat(5), in hundredths.
+    /// Returns the processor time of the backend in seconds: utime and stime of proc_pid_stat(5),
+    /// in hundredths.
     pub fn backend_busy(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.cast[0].0.id()))?;
         let (_, fields) = stat.rsplit_once(')').context("stat")?;
@@ -82,7 +83,7 @@ impl Scene {
         Ok(ticks / 100.0)
     }
 
-    /// Kills the backend, and begins it again with what it has on disk.
+    /// Kills the backend, and restarts it with its data on disk.
     pub fn backend_anew(&mut self) -> Result<()> {
         drop(self.cast.remove(0));
         self.etcd()?;
@@ -126,7 +127,8 @@ impl Scene {
         format!("https://localhost:{}", self.port)
     }
 
-    /// Writes the settings of a node, and makes its directory for sockets. What it runs is a stamp.
+    /// Writes the settings of a node, and creates its directory for sockets. Its runs write a
+    /// stamp.
     pub fn settings(&self, name: &str, key: &str) -> Result<String> {
         let (bench, stamp) = (std::env::current_exe()?, self.at("stamp"));
         let files = [
@@ -153,7 +155,7 @@ impl Scene {
         Ok(settings)
     }
 
-    /// The two processes of a node.
+    /// Starts executor and service of a node.
     fn node(&mut self, name: &str) -> Result<()> {
         let settings = self.settings(name, &format!("{name}.key"))?;
         let run = self.path(name, "run");
@@ -177,18 +179,18 @@ impl Scene {
         Ok(())
     }
 
-    /// To fire from web1.
+    /// Returns the command with which web1 sends a trigger.
     pub fn trigger(&self, target: &str) -> Vec<CString> {
         self.ours(&["trigger", "--to", target])
     }
 
-    /// A command of web1's.
+    /// Returns a command of web1.
     pub fn ours(&self, more: &[&str]) -> Vec<CString> {
         let settings = self.at("web1.test.toml");
         words(&[&[&program(), "--config", &settings], more].concat())
     }
 
-    /// The backend's own client.
+    /// Returns a command of the backend's own client.
     pub fn etcdctl(&self, more: &[&str]) -> Vec<CString> {
         let (address, ca) = (self.address(), self.at("ca.pem"));
         let (cert, key) = (self.at("web2.test.pem"), self.at("web2.test.key"));
@@ -197,13 +199,13 @@ impl Scene {
         words(&[&client, &files[..], more].concat())
     }
 
-    /// `etcdctl put` of as many bytes as a trigger has.
+    /// Returns an `etcdctl put` of a value with the size of a trigger.
     pub fn put(&self) -> Vec<CString> {
         self.etcdctl(&["put", "again/v1/test/bench", &"x".repeat(2048)])
     }
 }
 
-/// The words of a program.
+/// Converts the words of a command to text.
 pub fn texts(words: &[CString]) -> Vec<String> {
     let text = |word: &CString| word.to_string_lossy().into_owned();
     words.iter().map(text).collect()

@@ -1,6 +1,6 @@
-//! What the binary's size consists of, by the crate that each symbol belongs to.
+//! Size of the program by the crate that each symbol belongs to.
 //!
-//! Taken from the program before `strip` removed its symbols, `AGAIN_SYMBOLS`.
+//! The symbols come from `AGAIN_SYMBOLS`, the program before `strip`.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::numbers::Table;
 
-/// The crate of a symbol in Rust's own mangling (RFC 2603): the first `C s HASH _ LENGTH NAME`.
+/// Returns the crate of a symbol in Rust's own mangling (RFC 2603): the first
+/// `C s HASH _ LENGTH NAME`.
 fn crate_of(symbol: &str) -> Option<String> {
     let mut rest = symbol.strip_prefix("_R")?;
     loop {
@@ -46,7 +47,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
         let [at, size, kind, name] = words.as_slice() else {
             continue;
         };
-        // Two names of one function share an address; what is only in memory is not in the file.
+        // Two names of one function share an address; zero-initialized data is not in the file.
         if "bB".contains(kind) || !seen.insert(at.to_string()) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Starting a program as Puppet's Exec does, and taking its time.
+//! Starts and times a program like Puppet's Exec.
 
 use std::ffi::CString;
 use std::io::{self, Read};
@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use again_test_support::now;
 use anyhow::{Context, Result, bail};
 
-/// What one start of a program cost.
+/// Cost of one start of a program.
 #[derive(Debug)]
 pub struct Cost {
-    /// From before the fork until the program was reaped.
+    /// Time in seconds from before the fork until the program was reaped.
     pub seconds: f64,
-    /// Its page faults that needed no disk.
+    /// Number of page faults that needed no disk.
     pub faults: i64,
     pub status: i32,
     pub output: String,
@@ -33,7 +33,7 @@ fn pointers(words: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// A pipe, both ends closed on exec.
+/// Creates a pipe with both ends closed on exec.
 pub fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
     let mut ends = [0; 2];
     // SAFETY: an array of two integers.
@@ -49,8 +49,9 @@ pub fn pipe() -> io::Result<(std::fs::File, std::fs::File)> {
     })
 }
 
-/// Runs a program by its path: fork, setsid, /dev/null on standard input, one pipe on standard output and error, all
-/// else closed, the environment less HOME, USER and LOGNAME. Call while single-threaded.
+/// Runs a program by its path: fork, setsid, /dev/null on standard input, one pipe on standard
+/// output and error, everything else closed, and the environment without HOME, USER and LOGNAME.
+/// Must be called while single-threaded.
 pub fn as_exec_does(arguments: &[CString]) -> Result<Cost> {
     let argv = pointers(arguments);
     let environment: Vec<CString> = std::env::vars()

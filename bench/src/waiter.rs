@@ -1,4 +1,4 @@
-//! What a waiter needs while it waits.
+//! Resources of a waiter while it waits.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use crate::runs;
 
 const PAUSE: &str = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n";
 
-/// What a script does that waits for another process and has nothing better than to look.
+/// Script that waits for another process by polling it.
 const POLL: &str =
     "import os, sys, time\nwhile True:\n    os.kill(int(sys.argv[1]), 0)\n    time.sleep(1)\n";
 
@@ -25,8 +25,9 @@ pub struct Needs {
     pub wakeups: u64,
 }
 
-/// What a process needs now: sizes in kB, and how often it went to sleep, to be woken. How often another program took its processor
-/// (nonvoluntary switches, proc_pid_status(5)) is the machine's business.
+/// Returns the resources that a process uses now: sizes in kB, and the number of times that it went
+/// to sleep until it was woken. Preemptions by another program (nonvoluntary switches,
+/// proc_pid_status(5)) depend on the machine and do not count.
 pub fn needs(pid: u32) -> Result<Needs> {
     let read = |name: &str| {
         std::fs::read_to_string(format!("/proc/{pid}/{name}")).context("a waiter has gone")
@@ -51,7 +52,7 @@ pub fn needs(pid: u32) -> Result<Needs> {
     })
 }
 
-/// Ends with whoever started it.
+/// Child process that is ended when the value is dropped.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {
@@ -66,12 +67,12 @@ pub fn start(command: &mut Command) -> Result<Ended> {
     Ok(Ended(command.spawn()?))
 }
 
-/// The pids of the waiters.
+/// Returns the pids of the waiters.
 pub fn pids_of(scratch: &Scratch) -> Vec<i32> {
     scratch.agains().iter().map(|process| process.pid).collect()
 }
 
-/// A static C program.
+/// Compiles a static C program.
 pub fn compiled(scratch: &Scratch, name: &str, text: &str) -> Result<PathBuf> {
     let source = scratch.path(&format!("{name}.c"));
     let program = scratch.path(name);
@@ -84,7 +85,7 @@ pub fn compiled(scratch: &Scratch, name: &str, text: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Several of one kind, at the same time.
+/// Several processes of one kind, measured at the same time.
 struct Kind {
     pids: Vec<u32>,
     before: Vec<Needs>,
@@ -134,7 +135,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
                 .args(["-c", POLL])
                 .arg(std::process::id().to_string()),
         )?);
-        // Waits for a run to end.
+        // These wait for the end of a run.
         held.push(runs::held_run(
             &scratch,
             &format!("held{nth}"),
@@ -142,7 +143,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
         )?);
     }
     let for_the_run = pids_of(&scratch);
-    // Waits for its time to come.
+    // These wait for their due time.
     for nth in 0..each {
         runs::held_run(&scratch, &format!("ended{nth}"), &["--delta", "1d"])?.end();
     }
@@ -167,7 +168,7 @@ pub fn measure(table: &mut Table) -> Result<()> {
         kind.look_again()?;
     }
     let [for_the_run, for_the_time, floor, peer] = kinds;
-    // What they need is that of all of ours, whatever they wait for.
+    // The resources of all waiters of `again`, whatever they wait for.
     let ours = |which: fn(&Needs) -> u64| -> Samples {
         let all = for_the_run.before.iter().chain(&for_the_time.before);
         all.map(|needs| which(needs) as f64).collect()

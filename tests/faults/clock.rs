@@ -11,8 +11,9 @@ use again_test_support::{Ended, IDLE, LONG, SHORT, Scratch, answer, now, stays, 
 const DAY: i64 = 86_400;
 const SECOND: u64 = 1_000_000_000;
 
-/// The clocks that `again`, its waiters and their reruns see: `helper clock` answers in the kernel's place, so that they can be set
-/// while the processes run. This machine's clocks are left alone.
+/// Clocks that `again`, its waiters and their reruns see: `helper clock` answers instead of the
+/// kernel, so that a test can set them while the processes run. This machine's clocks are not
+/// changed.
 struct Clock<'a> {
     scratch: &'a Scratch,
     file: PathBuf,
@@ -36,12 +37,12 @@ impl<'a> Clock<'a> {
         command
     }
 
-    /// A command that leaves nothing behind.
+    /// Runs a command that leaves no process behind.
     fn again(&self, words: &[&str]) -> Ended {
         answer(&mut self.command(words))
     }
 
-    /// One that leaves a waiter: gives its line as soon as it is there.
+    /// Runs a command that leaves a waiter; returns its line as soon as it is complete.
     fn ask(&mut self, words: &[&str]) -> String {
         let out = self.scratch.path(&format!("outputs/{}", now()));
         let file = File::create(&out).expect("created");
@@ -54,20 +55,21 @@ impl<'a> Clock<'a> {
         said()
     }
 
-    /// A request for a rerun that notes the time as it sees it.
+    /// Requests a rerun that notes the time as it sees it.
     fn request(&mut self, options: &[&str]) -> String {
         let (helper, stamps) = (self.scratch.at("bin/helper"), self.scratch.at("stamps"));
         let command = ["--", &helper, "stamp", &stamps, "ran"];
         self.ask(&[&["run"], options, &command].concat())
     }
 
-    /// Sets the clocks ahead by as many seconds, for all that runs, and returns once they are.
+    /// Sets the clocks ahead by these numbers of seconds for all running processes, and returns
+    /// when they see it.
     fn set(&self, wall: i64, boot: i64) {
         let ahead = format!("{wall} {boot}");
         fs::write(&self.file, &ahead).expect("written");
         for shim in &self.shims {
             let pid = shim.id();
-            // It may have ended, and is a zombie then.
+            // The process may have ended, and be a zombie then.
             kill(Pid::from_raw(pid as i32), Signal::SIGUSR1).expect("sent");
             let seen = format!("{}.{pid}", self.file.display());
             wait_until("the clocks to be set", SHORT, || {
@@ -77,7 +79,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// The time on the wall, as they see it.
+    /// Returns the wall-clock time as the processes see it.
     fn wall(&self) -> i64 {
         let text = fs::read_to_string(&self.file).expect("there");
         let ahead: i64 = text
@@ -97,7 +99,7 @@ impl<'a> Clock<'a> {
         self.scratch.stamps().len()
     }
 
-    /// Everything has ended, and it ran once.
+    /// Checks that everything has ended, and that the rerun ran once.
     fn assert_ran_once(mut self) {
         wait_until("the rerun", SHORT, || self.ran() == 1);
         for mut shim in self.shims.drain(..) {
@@ -122,7 +124,7 @@ fn real_wall() -> i64 {
     wall.tv_sec()
 }
 
-/// A time of the JSON as seconds.
+/// Converts a time of the JSON to seconds.
 fn seconds(at: &Value) -> i64 {
     let at = at.as_str().expect("a time");
     let done = Command::new("date").args(["-u", "-d", at, "+%s"]).output();
@@ -136,8 +138,9 @@ fn due(scratch: &Scratch) -> u64 {
         .expect("a due time")
 }
 
-/// Set a day ahead or back while a waiter sleeps: it fires when it was to, `status` says when by the clock as it is now, and the
-/// record has that clock's time.
+/// The clock is set a day ahead or back while a waiter sleeps: the rerun starts at the promised
+/// moment, `status` shows that moment by the clock as it is now, and the record has that clock's
+/// time.
 #[test]
 fn the_wall_clock_is_set_under_a_waiter() {
     for day in [-DAY, DAY] {
@@ -176,7 +179,8 @@ fn the_wall_clock_is_set_under_a_waiter() {
     }
 }
 
-/// The waiter is dead, the clock is set, `again resume` makes up for it: when it was due, and once.
+/// The waiter is dead, the clock is set, and `again resume` replaces the waiter: the rerun starts
+/// at the promised moment, once.
 #[test]
 fn the_wall_clock_is_set_before_it_is_resumed() {
     for day in [-DAY, DAY] {
@@ -198,7 +202,7 @@ fn the_wall_clock_is_set_before_it_is_resumed() {
     }
 }
 
-/// The window of the cap is not left, nor made longer, by setting the clock; but it passes while the machine is suspended.
+/// Setting the clock neither ends nor extends the window of the cap; but time in suspend counts.
 #[test]
 fn the_wall_clock_is_set_within_the_window_of_the_cap() {
     let scratch = Scratch::new();
@@ -227,7 +231,8 @@ fn the_wall_clock_is_set_within_the_window_of_the_cap() {
     scratch.assert_nothing_left();
 }
 
-/// The machine sleeps while a waiter waits: half of the wait, then past its end. It is due as the machine wakes, and runs once.
+/// The machine is suspended while a waiter waits, for half of the wait, then past its end. The
+/// timer is due as the machine wakes, and its rerun runs once.
 #[test]
 fn suspended_while_a_waiter_waits() {
     let scratch = Scratch::new();
@@ -250,7 +255,8 @@ fn suspended_while_a_waiter_waits() {
     clock.assert_ran_once();
 }
 
-/// Its timer is one of the clock that counts suspend and cannot be set (7 is CLOCK_BOOTTIME), at the due time itself.
+/// The waiter's timerfd uses the clock that counts suspend and cannot be set (7 is CLOCK_BOOTTIME),
+/// with the due time itself.
 #[test]
 fn what_a_waiter_sleeps_on() {
     let scratch = Scratch::new();
@@ -274,7 +280,7 @@ fn what_a_waiter_sleeps_on() {
             .to_owned()
     };
     assert_eq!(line("clockid"), "7", "{timers:?}");
-    // TFD_TIMER_ABSTIME
+    // 01 is TFD_TIMER_ABSTIME.
     assert_eq!(line("settime flags"), "01", "{timers:?}");
     let left = line("it_value");
     let left: u64 = left[1..left.find(',').expect("two")]
@@ -286,7 +292,8 @@ fn what_a_waiter_sleeps_on() {
     scratch.assert_nothing_left();
 }
 
-/// A driver in the foreground keeps time by the same clock: its timeout is not reached by setting the other one.
+/// A driver in the foreground uses the same clock: setting the other one does not exceed its
+/// timeout.
 #[test]
 fn a_converge_driver_whose_clocks_are_set() {
     let scratch = Scratch::new();
@@ -322,7 +329,8 @@ fn a_converge_driver_whose_clocks_are_set() {
     scratch.assert_nothing_left();
 }
 
-/// Logs are named by the time on the wall. Set back, the newest log looks like the oldest, and is not the one to go.
+/// Logs are named after the wall-clock time. When the clock is set back, the newest log looks like
+/// the oldest, but is not the one to be removed.
 #[test]
 fn the_wall_clock_is_set_back_between_two_logs() {
     let scratch = Scratch::new();

@@ -17,17 +17,17 @@ use again_test_support::{
     timed, wait_for, wait_until, write_program,
 };
 
-/// `nobody` of Debian and most others.
+/// User id of `nobody` on Debian and most others.
 const NOBODY: u32 = 65534;
 
-/// Turns a command into one of another user.
+/// Wraps a command so that another user runs it.
 pub fn as_nobody(scratch: &Scratch, words: &[&str]) -> Command {
     let mut command = scratch.as_nobody(words[0]);
     command.args(&words[1..]);
     command
 }
 
-/// A process of the neighbour, ended with the test.
+/// Process of the neighbour, ended with the test.
 struct Neighbour(Child);
 
 impl Neighbour {
@@ -52,7 +52,7 @@ impl Drop for Neighbour {
     }
 }
 
-/// Fails if it took as long as a process that waits for somebody.
+/// Fails if the function took as long as a process that waits for another one.
 fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
     let (done, took) = timed(act);
     assert!(took < Duration::from_secs(25), "{what} took {took:?}");
@@ -66,7 +66,7 @@ pub fn directory_of_nobody(scratch: &Scratch, name: &str) -> PathBuf {
     path
 }
 
-/// Every file below, with who owns it, its mode, its size and when it was changed.
+/// Returns every file below, with owner, group, mode, size and time of change.
 fn listing(at: &Path) -> BTreeMap<PathBuf, (u32, u32, u64, i64)> {
     let mut found = BTreeMap::new();
     let mut left = vec![at.to_owned()];
@@ -88,8 +88,8 @@ fn listing(at: &Path) -> BTreeMap<PathBuf, (u32, u32, u64, i64)> {
     found
 }
 
-/// Arguments, environment and output of a run hold secrets. None of it is in a file that the neighbour can read, nor in
-/// what /proc shows of a waiter.
+/// Arguments, environment and output of a run contain secrets. None of them is in a file that the
+/// neighbour can read, nor in what /proc shows of a waiter.
 #[test]
 fn secrets_are_the_owners() {
     let scratch = Scratch::new();
@@ -116,7 +116,7 @@ fn secrets_are_the_owners() {
         scratch.at("logs"),
         waiter.pid
     );
-    // Root finds it, so the search is a good one.
+    // Root finds it, so the search works.
     let found = answer(
         scratch
             .command("sh")
@@ -125,7 +125,7 @@ fn secrets_are_the_owners() {
     assert!(found.out.lines().count() >= 2, "{found:?}");
     let found = answer(&mut as_nobody(&scratch, &["sh", "-c", &look]));
     assert_eq!(found.out, "", "readable by others");
-    // And the neighbour sees what it may see.
+    // The neighbour can see the public part.
     let status = answer(&mut as_nobody(
         &scratch,
         &[&scratch.at("bin/again"), "status", "--json"],
@@ -143,7 +143,8 @@ fn secrets_are_the_owners() {
     scratch.assert_nothing_left();
 }
 
-/// Anybody may read the history, and so lock it: nobody waits for that lock, not even where the file is to be rotated.
+/// Any user may read the history, and so lock it: no process waits for that lock, not even when the
+/// file is to be rotated.
 #[test]
 fn a_lock_on_the_history() {
     let scratch = Scratch::new();
@@ -181,7 +182,8 @@ fn a_lock_on_the_history() {
     scratch.assert_nothing_left();
 }
 
-/// Puppet's own files may lie in directories of the user puppet: a fifo, a device, something huge in their place.
+/// Puppet's own files may be in directories of the user puppet, and replaced by a fifo, a device,
+/// or something huge.
 #[test]
 fn puppets_files_are_not_what_they_seem() {
     let scratch = Scratch::new();
@@ -204,7 +206,8 @@ fn puppets_files_are_not_what_they_seem() {
             .replace("agent_catalog_run_lockfile", "agent-catalog-run-lockfile");
         let name = format!("site-{kind}");
         let mut run = scratch.agent(&name, &format!("ask('run', {words}) if NTH == 1"));
-        // Its configuration is one of them too; a rerun cannot read that of another kind again.
+        // Puppet's configuration is one of them too; a rerun cannot read another kind of file a
+        // second time.
         if ["huge", "loop"].contains(&kind) {
             run.args(["--config", file]);
         } else {
@@ -234,8 +237,8 @@ fn puppets_files_are_not_what_they_seem() {
     scratch.assert_nothing_left();
 }
 
-/// A lock file that names a process of the neighbour, who calls it puppet: it is not waited for. A pid file that does: it
-/// is no agent of ours.
+/// A lock file names a process of the neighbour whose name is puppet: no waiter waits for it. A pid
+/// file does the same: the process is not taken for the agent.
 #[test]
 fn a_process_that_merely_looks_like_puppet() {
     let scratch = Scratch::new();
@@ -263,8 +266,8 @@ fn a_process_that_merely_looks_like_puppet() {
         scratch.wait_for_runs("site", 2);
     });
     scratch.wait_until_settled();
-    // Nor does it pass for the service of a daemon that was stopped, for which there is to be no rerun. With the pid file of
-    // a puppet of our own there is one.
+    // The process does not pass for the service of a daemon that was stopped either, for which
+    // there must be no rerun. With the pid file of a puppet of root's own there is one.
     let mut ours = scratch.command("ruby");
     let ours = ours.args(["--disable-gems", &scratch.at("work/puppet"), "agent"]);
     let ours = Neighbour(ours.args(["--no-daemonize"]).spawn().expect("started"));
@@ -308,7 +311,8 @@ fn a_process_that_merely_looks_like_puppet() {
     drop(other);
 }
 
-/// Root works on a directory whose owner made up the records: nothing is signalled, written or removed by them.
+/// Root works on a directory whose owner has forged the records: root signals, writes or removes
+/// nothing because of them.
 #[test]
 fn records_that_the_neighbour_made_up() {
     let scratch = Scratch::new();
@@ -361,7 +365,7 @@ fn records_that_the_neighbour_made_up() {
         let mut driver = driver.clone();
         driver["token"] = token.into();
         if process.is_null() {
-            // One that is dead, to be swept away.
+            // A dead driver, to be cleaned up.
             driver["process"]["start"] = 1.into();
         }
         fs::create_dir_all(scratch.path("theirs/state/drivers")).expect("made");
@@ -371,7 +375,7 @@ fn records_that_the_neighbour_made_up() {
         )
         .expect("made up");
     }
-    // One that seems to have started this very test, and would take a request of ours.
+    // A driver that seems to have started this very test, and would take its request.
     let (me, above) = (std::process::id() as i32, nix::unistd::getppid().as_raw());
     let [me, above] = [me, above].map(|pid| Process::now(pid).expect("alive"));
     let mut taker = driver.clone();
@@ -421,7 +425,8 @@ fn records_that_the_neighbour_made_up() {
     waiter.end();
 }
 
-/// A state or log directory below one that the neighbour could rename: what is checked today is another's tomorrow.
+/// A state or log directory below one that the neighbour could rename: after the check, the path
+/// may lead elsewhere.
 #[test]
 fn a_directory_that_the_neighbour_can_replace() {
     let scratch = Scratch::new();
@@ -450,7 +455,7 @@ fn a_directory_that_the_neighbour_can_replace() {
         assert_eq!(done.code, Some(1), "{below}: {done:?}");
         assert!(done.err.contains("is not safe"), "{below}: {done:?}");
     }
-    // As in /tmp, where nobody can rename what is another's.
+    // As in /tmp, where no user can rename another's files.
     open_to_all(&open, 0o1777);
     let sticky = scratch.at("open/state");
     scratch.again_well(&[
@@ -463,7 +468,7 @@ fn a_directory_that_the_neighbour_can_replace() {
         "/bin/true",
     ]);
     scratch.again_well(&["stop", "--state-dir", &sticky]);
-    // The log directory: the rerun has no log then, and nothing there is removed.
+    // The log directory: the rerun has no log then, and no file there is removed.
     let old = "20200101T000000000-0123abcd-2-00000007.log";
     for n in 0..30 {
         fs::write(
@@ -488,7 +493,8 @@ fn a_directory_that_the_neighbour_can_replace() {
     scratch.assert_nothing_left();
 }
 
-/// Whatever is written behind the last name, that is not followed: a link there is somebody else's choice of a directory.
+/// A link in the last component is not followed, whatever follows the name: it could be another
+/// user's choice of a directory.
 #[test]
 fn a_link_in_the_place_of_a_directory_however_it_is_written() {
     let scratch = Scratch::new();
@@ -532,7 +538,8 @@ fn a_link_in_the_place_of_a_directory_however_it_is_written() {
     scratch.assert_nothing_left();
 }
 
-/// A group that is not root's alone can do what everybody can, but for logs below what is root's: /var/log is root:syslog.
+/// A directory writable for a group other than root's alone counts as writable for everybody,
+/// except for logs below root's directories: /var/log is root:syslog.
 #[test]
 fn a_parent_that_a_group_can_write_to() {
     let scratch = Scratch::new();
@@ -590,7 +597,8 @@ fn a_parent_that_a_group_can_write_to() {
     scratch.assert_nothing_left();
 }
 
-/// While a waiter sleeps, another directory takes the place of the one that it was started with: a copy with the same timer in it.
+/// While a waiter sleeps, another directory replaces the one with which it was started: a copy with
+/// the same timer in it.
 #[test]
 fn a_directory_that_takes_the_place_of_a_waiters() {
     let scratch = Scratch::new();
@@ -612,14 +620,14 @@ fn a_directory_that_takes_the_place_of_a_waiters() {
         "it ran by another directory's record"
     );
     assert_eq!(listing(Path::new(&state)), before, "it wrote there");
-    // Whoever is asked about the directory that is there now gives the timer a new waiter.
+    // The next verb that runs on the new directory gives the timer a new waiter.
     scratch.again_well(&["resume"]);
     wait_until("the rerun", SHORT, || scratch.stamps().len() == 1);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
 }
 
-/// What may lie in a directory under somebody else's name, or under one of ours.
+/// Kinds of foreign files that a directory may contain, with a name of again's or another one.
 const KINDS: [&str; 6] = [
     "hard link",
     "link",
@@ -629,7 +637,7 @@ const KINDS: [&str; 6] = [
     "device",
 ];
 
-/// Puts something there that was never ours; what matters of it is in `precious`.
+/// Creates a foreign file, the important part of which is in `precious`.
 fn plant(scratch: &Scratch, kind: &str, path: &Path) {
     let precious = scratch.path("precious");
     match kind {
@@ -666,8 +674,9 @@ fn precious(scratch: &Scratch) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");
 }
 
-/// Something else in every directory, the log directory, `reruns`, `drivers` and a driver's inbox included, under names that are
-/// not ours and names that might be: nobody waits for it, it is not followed, and what has another's name is left alone.
+/// Foreign files in every directory, including the log directory, `reruns`, `drivers` and a
+/// driver's inbox, with names that are not again's, and names that might be: no process waits for
+/// them or follows them, and files with other names are left alone.
 #[test]
 fn something_foreign_in_every_directory() {
     const FOREIGN: [&[u8]; 4] = [b"precious.log", b"-rf", b"two\nlines", b"\xff\xfe"];
@@ -744,7 +753,7 @@ fn something_foreign_in_every_directory() {
                 "round {round}, {words:?}: {done:?}"
             );
             if words == request {
-                // Before anything stops it.
+                // Before any verb stops it.
                 at_once("the rerun", || {
                     wait_until("the rerun", SHORT, || scratch.stamps().len() == 2)
                 });
@@ -770,8 +779,8 @@ fn something_foreign_in_every_directory() {
     println!("{planted} files, directories, links, fifos and devices that were not ours");
 }
 
-/// A file of ours that is a hard link to something precious, as a restored backup may make it: that is not written to. And nobody
-/// else can make one, in any directory of ours.
+/// A file of again's is a hard link to an important file, as a restored backup may make it: it is
+/// not written to. No other user can make such a link in any of again's directories.
 #[test]
 fn hard_links() {
     let scratch = Scratch::new();
@@ -836,7 +845,7 @@ fn hard_links() {
     );
 }
 
-/// What the caller of a request has in its environment: PATH names other programs, AGAIN_* another chain.
+/// Environment of a request's caller: PATH names other programs, AGAIN_* another chain.
 #[test]
 fn the_environment_of_a_caller() {
     let scratch = Scratch::new();
@@ -868,7 +877,8 @@ fn the_environment_of_a_caller() {
     scratch.assert_nothing_left();
 }
 
-/// Given privilege by its file it would obey the environment of whoever starts it: it refuses.
+/// With privileges from its file, `again` would obey the environment of any caller: it refuses to
+/// run.
 #[test]
 fn set_user_id() {
     if !permits(Permission::SetUserId) {
@@ -887,7 +897,7 @@ fn set_user_id() {
         copy_program(scratch.path("bin/again"), &raised);
         fs::set_permissions(&raised, fs::Permissions::from_mode(mode)).expect("set");
         if let Some(capability) = capability {
-            // Of Debian's libcap2-bin.
+            // The command setcap comes from Debian's libcap2-bin.
             let mut command = scratch.command("setcap");
             let set = command.arg(capability).arg(&raised).output();
             if set.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
@@ -915,7 +925,7 @@ fn set_user_id() {
     println!("{kinds} kinds of privilege");
 }
 
-/// No process more for this user: one line says so, and nothing is left.
+/// This user cannot start another process: one line reports it, and no file is left.
 #[test]
 fn no_further_process() {
     let scratch = Scratch::new();

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use again_test_support::{Dice, LONG, Process, Scratch, timed, wait_until};
 
-/// How often: the long version multiplies it.
+/// Number of repetitions: the long version multiplies it.
 fn times(n: usize) -> usize {
     n * std::env::var("AGAIN_SOAK_TIMES")
         .ok()
@@ -14,7 +14,7 @@ fn times(n: usize) -> usize {
         .unwrap_or(1)
 }
 
-/// Where the dice begin.
+/// Seed of the random numbers.
 fn seed(n: u64) -> u64 {
     std::env::var("AGAIN_SOAK_SEED")
         .ok()
@@ -23,12 +23,12 @@ fn seed(n: u64) -> u64 {
         .max(1)
 }
 
-/// The same by a shell's `script`, with the words that note it.
+/// Starts the same for a shell's `script`, followed by the words that note `word`.
 fn ask_for(scratch: &Scratch, script: &str, word: &str) -> Child {
     ask_by(scratch, &["--", "sh", "-c", script], word)
 }
 
-/// A request that notes `word` when it is run, under way.
+/// Starts a request whose rerun notes `word`.
 fn ask(scratch: &Scratch, options: &[&str], word: &str) -> Child {
     ask_by(scratch, &[options, &["--"]].concat(), word)
 }
@@ -122,7 +122,8 @@ fn five_hundred_at_once_under_one_name() {
     println!("500 requests at once took {took:?}");
 }
 
-/// A thousand timers, each of a target of its own: `status` shows them in time, all fire, and each once.
+/// A thousand timers, each of its own target: `status` shows them in time, and each starts its
+/// rerun once.
 #[test]
 fn a_thousand_timers_of_a_thousand_targets() {
     let scratch = Scratch::new();
@@ -148,7 +149,7 @@ fn a_thousand_timers_of_a_thousand_targets() {
 
 const ROLES: [&str; 3] = ["requester killed", "waiter killed", "rerun killed"];
 
-/// What part a process of the scratch has in a request's life.
+/// Returns the role of one of the directory's processes in a request's life.
 fn role(scratch: &Scratch, process: Process) -> &'static str {
     let is_ours = process.link("exe") == Some(scratch.path("bin/again"));
     match process.command().get(1).map(String::as_str) {
@@ -158,8 +159,9 @@ fn role(scratch: &Scratch, process: Process) -> &'static str {
     }
 }
 
-/// Requesters, waiters and reruns killed at random moments about the time at which they are due. What was promised has run once,
-/// or is on record as started, or as pending, and then `again resume` makes up for it.
+/// Requesters, waiters and reruns are killed at random moments near their due time. Each promised
+/// rerun has run once, or is on record as started or as pending, and in that case `again resume`
+/// starts it.
 #[test]
 fn killed_at_random_moments() {
     let scratch = Scratch::new();
@@ -168,7 +170,7 @@ fn killed_at_random_moments() {
     let cases = times(600);
     let mut kinds = BTreeMap::<&str, usize>::new();
     let mut promised = 0;
-    // Long enough to be met, before and as it does its work.
+    // Slow enough to be found before and during its work.
     let slow = "sleep 0.01; exec \"$0\" \"$@\"";
     for round in 0..cases / 10 {
         let asked: Vec<Child> = (0..10)
@@ -181,7 +183,7 @@ fn killed_at_random_moments() {
                 .into_iter()
                 .map(|process| (process, role(&scratch, process)))
                 .collect();
-            // Of one role, if there is any: reruns are the shortest-lived.
+            // A process of one role, if there is any: reruns live the shortest.
             let wanted = ROLES[usize::try_from(dice.below(3)).expect("small")];
             if live.iter().any(|(_, role)| *role == wanted) {
                 live.retain(|(_, role)| *role == wanted);
@@ -213,7 +215,8 @@ fn killed_at_random_moments() {
     let once: BTreeSet<&String> = words.iter().collect();
     assert_eq!(once.len(), words.len(), "something ran twice");
     kinds.insert("ran", words.len());
-    // What is not there was started and died before it did anything, and that is on record.
+    // A word that is missing belongs to a rerun that started and died before it did anything; that
+    // is on record.
     let started = scratch.told("started").len() - scratch.told("taken-back").len();
     let counted: usize = scratch
         .records("state")

@@ -1,10 +1,11 @@
-//! A machine on which everything that can happen to a timer happens in any order: the real store on a real file
-//! system, the real policy, and a clock that is a number. Requests, waiters, operators and accidents take turns; what
-//! a process does between two of its looks at the machine is one turn, and it may be killed at each.
+//! Model of a machine on which every event in a timer's life happens in any order: the real store
+//! on a real file system, the real policy, and a clock that is a number. Requests, waiters,
+//! operators and accidents take turns; the work of a process between two of its accesses to the
+//! machine is one turn, and it may be killed at each.
 //!
-//! Requests, `stop`, `now`, `reset`, `resume`, `disable`, `enable` and waiters are the program's own code, to which the
-//! model's machine is the kernel (`again_base::sys::machine`). The exec of a rerun alone is the test's. The records alone show
-//! what became of promises.
+//! Requests, `stop`, `now`, `reset`, `resume`, `disable`, `enable` and waiters are the program's
+//! own code, with the model's machine as the kernel (`again_base::sys::machine`). Only the exec of
+//! a rerun is the test's. The records alone show which promises were kept.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +17,19 @@ use proptest::test_runner::{Config, TestRunner};
 use event::{Damage, Event, Wish, event};
 use world::World;
 
-/// The processes above a request.
+/// Processes above a request.
 mod above;
-/// What can happen.
+/// Events of the model.
 mod event;
-/// Its clock and its processes.
+/// Clock and processes of the machine.
 mod machine;
-/// What was promised, and what became of it.
+/// Promises, and how each was kept.
 mod promises;
-/// Nothing goes wrong any more.
+/// End of a world without further faults.
 mod settled;
-/// The turns of a waiter.
+/// Turns of a waiter.
 mod waiter;
-/// The turns of all others, and what must hold.
+/// Turns of all others, and the invariants.
 mod world;
 
 const TARGETS: [&str; 2] = ["00000000000000aa", "00000000000000bb"];
@@ -40,7 +41,7 @@ fn on_cap() -> impl Strategy<Value = OnCap> {
     prop_oneof![Just(OnCap::Fail), Just(OnCap::Wait), Just(OnCap::Skip)]
 }
 
-/// Memory, where there is some to be had as a file system: nothing here is about the disk.
+/// Creates a directory in memory if there is a file system for it: no test here is about the disk.
 fn scratch() -> tempfile::TempDir {
     let shm = std::path::Path::new("/dev/shm");
     let parent = if shm.is_dir() {
@@ -108,7 +109,7 @@ fn explore(cases: u32, jumps: bool) {
     }
 }
 
-/// How many lives each of the two properties sees; the long version sets it.
+/// Number of worlds for each of the two properties; the long version sets it.
 fn cases() -> u32 {
     std::env::var("AGAIN_SOAK_CASES")
         .ok()
@@ -121,14 +122,15 @@ fn no_rerun_beyond_the_cap_none_twice_and_no_promise_lost() {
     explore(cases(), false);
 }
 
-/// Somebody sets the clock, forwards too. Within a boot nothing is different; between boots the wall clock is all there
-/// is, and a cap or a wait may seem to be over that is not.
+/// The wall clock is set too, forwards as well. Within a boot nothing changes; between boots there
+/// is only the wall clock, so a cap or a wait may seem to be over that is not.
 #[test]
 fn the_same_while_the_wall_clock_is_set() {
     explore(cases(), true);
 }
 
-/// The nth living run of the first target, or a person, asks for a rerun as soon as may be.
+/// Returns a request by the nth living run of the first target, or by a person, for a rerun as soon
+/// as possible.
 fn request(by: usize) -> Event {
     let wish = Wish {
         target: 0,
@@ -141,7 +143,7 @@ fn request(by: usize) -> Event {
     Event::Request { wish, death: None }
 }
 
-/// The first waiter takes a step.
+/// Returns a step of the first waiter.
 fn step() -> Event {
     Event::Step {
         waiter: 0,
@@ -149,7 +151,7 @@ fn step() -> Event {
     }
 }
 
-/// The record of a rerun under way goes: the next rerun waits for it.
+/// The record of a running rerun is removed: the next rerun waits for it.
 #[test]
 fn a_record_that_goes_lets_no_two_reruns_overlap() {
     let (request, step) = (request(8), step());
@@ -162,7 +164,7 @@ fn a_record_that_goes_lets_no_two_reruns_overlap() {
     }
 }
 
-/// A start, and then the record goes: the next request meets the cap all the same.
+/// The record is removed after a start: the cap applies to the next request all the same.
 #[test]
 fn a_record_that_goes_does_not_open_the_cap() {
     let (request, step) = (request(0), step());
@@ -196,7 +198,7 @@ fn a_skipped_rerun_is_tried_again_within_the_cap() {
     );
 }
 
-/// A run that starts when the timer is due and holds the agent's lock.
+/// A run starts when the timer is due, and holds the agent's lock.
 #[test]
 fn a_run_that_does_less_is_waited_for_and_does_not_count() {
     for (does_job, what) in [(false, "reruns"), (true, "timers satisfied")] {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use again_test_support::{Process, SHORT, Scratch, answer, copy_program, start, stays, wait_until};
 
-/// A command that is due at once, and notes that it ran. Gives its waiter, which `hold` has kept from running it.
+/// Requests a command that notes that it ran, and is due after this delta. Returns its waiter,
+/// which `hold` has kept from running it.
 pub fn stamp(scratch: &Scratch, delta: &str) -> Process {
     let (helper, stamps) = (scratch.at("bin/helper"), scratch.at("stamps"));
     scratch.again_well(&[
@@ -20,7 +21,7 @@ pub fn ran(scratch: &Scratch) -> usize {
     scratch.stamps().len()
 }
 
-/// Once, and nothing is left.
+/// Checks that the command ran once, and that nothing is left.
 pub fn assert_ran_once(scratch: &Scratch) {
     wait_until("the rerun", SHORT, || ran(scratch) == 1);
     scratch.wait_until_settled();
@@ -39,7 +40,8 @@ pub fn record(scratch: &Scratch) -> std::path::PathBuf {
         .join("state.json")
 }
 
-/// No descriptor to spare when it is due: nothing that it cannot see counts as not being there.
+/// The waiter has no descriptor to spare when it is due: what it cannot see does not count as
+/// missing.
 #[test]
 fn its_descriptors_are_exhausted() {
     let scratch = Scratch::new();
@@ -55,11 +57,11 @@ fn its_descriptors_are_exhausted() {
         assert!(done.expect("prlimit").success());
     };
     limit("3");
-    // It is due, tries, and cannot even say so.
+    // The waiter is due, tries, and cannot even log it.
     stays("it waits", Duration::from_secs(5), || {
         waiter.alive() && ran(&scratch) == 0
     });
-    // A command that cannot read which machine this is takes it for no other one.
+    // A command that cannot read the machine's id does not take it for another machine.
     let mut status = scratch.line(&["prlimit", "--nofile=3:", &scratch.at("bin/again"), "status"]);
     let said = status.output().expect("prlimit");
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -72,12 +74,12 @@ fn its_descriptors_are_exhausted() {
     assert_ran_once(&scratch);
 }
 
-/// More held timers than the user may have inotify instances, of which the kernel allows 128; or another program has taken all
-/// the watches. Then the waiter looks now and then, and a converge driver does.
+/// More timers are held than the user may have inotify instances, of which the kernel allows 128;
+/// or another program has used all watches. Then the waiter polls, and so does a converge driver.
 #[test]
 fn waiter_and_driver_poll_where_nothing_can_be_watched() {
     let calls = if cfg!(target_arch = "x86_64") {
-        // inotify_init1 with EMFILE, inotify_add_watch with ENOSPC.
+        // Numbers of inotify_init1 with EMFILE, and of inotify_add_watch with ENOSPC.
         [("294", "24"), ("254", "28")]
     } else {
         [("26", "24"), ("27", "28")]
@@ -122,7 +124,8 @@ fn waiter_and_driver_poll_where_nothing_can_be_watched() {
     }
 }
 
-/// An upgrade: another file under the name of the program, and of puppet, while waiters wait and a run is under way.
+/// An upgrade replaces the files of the program and of puppet, while waiters wait and a run is
+/// under way.
 #[test]
 fn the_programs_are_replaced() {
     let scratch = Scratch::new();
@@ -149,7 +152,8 @@ fn the_programs_are_replaced() {
     scratch.assert_nothing_left();
 }
 
-/// Every wall clock time on record a day off, either way: within a boot only the other clock counts.
+/// Every wall-clock time on record is wrong by a day, either way: within a boot only the other
+/// clock counts.
 #[test]
 fn the_wall_clock_is_a_day_off() {
     for day in [-86_400_000_i64, 86_400_000] {
@@ -185,7 +189,8 @@ fn shift(value: &mut Value, by: i64) {
     }
 }
 
-/// A waiter is killed while the run that asked lives on: the one that `again resume` starts waits for the run as well.
+/// A waiter is killed while the run that made the request lives: the one that `again resume` starts
+/// waits for the run as well.
 #[test]
 fn resumed_before_the_run_has_ended() {
     let scratch = Scratch::new();

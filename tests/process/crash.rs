@@ -1,5 +1,6 @@
-//! `helper kill-at` kills a process as it enters its 1st, 2nd, 3rd … system call that anybody else could notice, until it
-//! gets through: every state that a SIGKILL can leave behind, not a sample of them.
+//! Kills at every step: `helper kill-at` kills a process as it enters its 1st, 2nd, 3rd … system
+//! call that another process could notice, until it completes. These are all states that a SIGKILL
+//! can leave, not a sample of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,8 @@ use again_test_support::{
     Dice, Ended, Process, SHORT, Scratch, answer, ask_for, start, wait_until,
 };
 
-/// How `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and which one it was.
+/// Returns how `helper kill-at` ended: `killed`, `launched` or `ended`, at which system call, and
+/// its number.
 fn verdict(said: &str) -> (String, u64, i64) {
     let line = said
         .lines()
@@ -33,7 +35,7 @@ fn killed_at(scratch: &Scratch, who: &str, n: u64, words: &[&str]) -> (Ended, St
     ended_at(scratch, "kill-at", who, n, words)
 }
 
-/// The same by another way to end it: `term-at`, say.
+/// Does the same with another way to end the process, such as `term-at`.
 fn ended_at(
     scratch: &Scratch,
     way: &str,
@@ -50,7 +52,7 @@ fn ended_at(
     (done, how, call)
 }
 
-/// Does it for every system call until it gets through. Gives how many there were.
+/// Repeats a case for every system call until the process completes. Returns the number of calls.
 fn sweep(mut case: impl FnMut(u64) -> bool) -> u64 {
     for n in 1..2000 {
         if !case(n) {
@@ -60,7 +62,7 @@ fn sweep(mut case: impl FnMut(u64) -> bool) -> u64 {
     panic!("it never gets through");
 }
 
-/// The living processes that hold an order's lock in this state directory, by token.
+/// Returns the living processes that hold an order's lock in this state directory, by token.
 fn waiters_of(scratch: &Scratch, state: &str) -> BTreeMap<String, Process> {
     let orders = format!("{}/targets/", scratch.at(state));
     scratch
@@ -75,7 +77,8 @@ fn waiters_of(scratch: &Scratch, state: &str) -> BTreeMap<String, Process> {
         .collect()
 }
 
-/// The timers on record there that were taken off, and whose waiters may still have to end: their tokens.
+/// Returns the tokens of the timers that were removed from the record, and whose waiters may still
+/// have to end.
 fn leaving(scratch: &Scratch, state: &str) -> Vec<String> {
     let records = scratch.records(state);
     let of = |record: &Value| record["leaving"].as_array().cloned().unwrap_or_default();
@@ -84,7 +87,7 @@ fn leaving(scratch: &Scratch, state: &str) -> Vec<String> {
         .collect()
 }
 
-/// The timers on record there: token and waiter.
+/// Returns token and waiter of the timers on record.
 fn recorded(scratch: &Scratch, state: &str) -> BTreeMap<String, Option<i32>> {
     let mut found = BTreeMap::new();
     for record in scratch.records(state) {
@@ -96,16 +99,16 @@ fn recorded(scratch: &Scratch, state: &str) -> BTreeMap<String, Option<i32>> {
     found
 }
 
-/// A file for a lock alone, which stays.
+/// Name of a file that is only a lock, and stays.
 const STARTS_LOCK: &str = ".starts.lock";
 
-/// Whether a name in the index of what is pending is that of a timer on record.
+/// Whether a name in the index of pending timers belongs to a timer on record.
 fn is_entry(name: &str, tokens: &BTreeMap<String, Option<i32>>) -> bool {
     let token = name.split_once('.').map(|(_, token)| token);
     name.starts_with("whole") || token.is_some_and(|token| tokens.contains_key(token))
 }
 
-/// The timers on record there that the index of what is pending lacks.
+/// Returns the timers on record that are missing from the index of pending timers.
 fn unlisted(scratch: &Scratch, state: &str) -> Vec<String> {
     let index = fs::read_dir(scratch.path(state).join("pending"));
     let names = index.into_iter().flatten().flatten();
@@ -120,7 +123,8 @@ fn unlisted(scratch: &Scratch, state: &str) -> Vec<String> {
     tokens
 }
 
-/// Files in the state directory that nothing refers to: unfinished ones, orders of no timer, reruns that have ended.
+/// Returns the files in the state directory that nothing refers to: unfinished ones, orders of no
+/// timer, reruns that have ended.
 fn strays(scratch: &Scratch, state: &str) -> Vec<String> {
     let tokens = recorded(scratch, state);
     let mut found = Vec::new();
@@ -152,7 +156,7 @@ fn strays(scratch: &Scratch, state: &str) -> Vec<String> {
     found
 }
 
-/// What is wrong, over all cases, so that one failure shows them all.
+/// Errors of all cases, so that one failure shows them all.
 #[derive(Default)]
 struct Wrong(Vec<String>);
 
@@ -167,8 +171,9 @@ impl Wrong {
         );
     }
 
-    /// Every timer on record has its living waiter, and every living waiter is on record: for its timer, or as one that
-    /// has to leave. A waiter that nobody recorded has to find that out for itself, so this is waited for.
+    /// Checks that every timer on record has its living waiter, and every living waiter is on
+    /// record: for its timer, or as one that has to leave. A waiter that is not on record has to
+    /// find that out for itself, so the check waits for it.
     fn unless_consistent(&mut self, scratch: &Scratch, state: &str, case: &str) {
         self.unless_soon(case, || {
             let (recorded, leaving) = (recorded(scratch, state), leaving(scratch, state));
@@ -191,9 +196,10 @@ impl Wrong {
         });
     }
 
-    /// What lies about after a crash is taken away by the next request of that target, and everything else is as ever.
+    /// Checks that the next request of that target removes the remains of a crash, and that
+    /// everything else works as usual.
     fn unless_mended(&mut self, scratch: &Scratch, state: &str, case: &str, request: &[&str]) {
-        // An unfinished file that may be somebody else's is left alone while it is young.
+        // An unfinished file that may belong to another process is left alone while it is new.
         let a_while_ago = SystemTime::now() - Duration::from_secs(120);
         let of = |directory| fs::read_dir(directory).into_iter().flatten().flatten();
         let own = of(scratch.path(state)).filter(|entry| entry.path().is_file());
@@ -223,7 +229,8 @@ impl Wrong {
         );
     }
 
-    /// Notes what does not come true within some seconds; once something is wrong, the others get less time.
+    /// Records a condition that does not become true within some seconds; after the first error,
+    /// the others get less time.
     fn unless_soon(&mut self, case: &str, mut look: impl FnMut() -> Result<(), String>) {
         let limit = Duration::from_secs(if self.0.is_empty() { 60 } else { 2 });
         let mut last = String::new();
@@ -267,7 +274,7 @@ fn the_requester_of_a_command_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The same as an Exec of a run, all in one run, which has another timer already.
+/// The requester is an Exec of a run, one run for all cases, which has another timer already.
 #[test]
 fn the_requester_of_a_run_at_every_system_call() {
     let scratch = Scratch::new();
@@ -312,7 +319,8 @@ fn the_requester_of_a_run_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The same while it replaces a pending timer of that name: one timer is left, the old or the new one, and one waiter.
+/// The requester replaces a pending timer of that name: one timer is left, the old or the new one,
+/// and one waiter.
 #[test]
 fn the_requester_that_replaces_a_timer_at_every_system_call() {
     let scratch = Scratch::new();
@@ -343,7 +351,7 @@ fn the_requester_that_replaces_a_timer_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// How many triggers wait in the timers on record there.
+/// Returns the number of triggers that wait in the timers on record.
 fn waiting(scratch: &Scratch, state: &str) -> usize {
     let mut waiting = 0;
     for record in scratch.records(state) {
@@ -356,8 +364,8 @@ fn waiting(scratch: &Scratch, state: &str) -> usize {
     waiting
 }
 
-/// The same for triggers of other nodes, with a timer of their own and with one that is pending: whoever asks again gets all of
-/// them on record, each once.
+/// The requester records triggers of other nodes, with a timer of their own and with a pending one:
+/// a second request has all of them on record, each once.
 #[test]
 fn the_requester_for_triggers_at_every_system_call() {
     let scratch = Scratch::new();
@@ -412,7 +420,8 @@ fn the_requester_for_triggers_at_every_system_call() {
     }
 }
 
-/// From the waiter's fork to the exec: each trigger gets its run, or one that is on record as started; none gets two.
+/// From the waiter's fork to the exec, each trigger gets its run, or one that is on record as
+/// started; none gets two.
 #[test]
 fn the_waiter_with_triggers_at_every_system_call() {
     let scratch = Scratch::new();
@@ -439,7 +448,8 @@ fn the_waiter_with_triggers_at_every_system_call() {
         ];
         let (done, how, call) = killed_at(&scratch, "child", n, &words);
         let case = format!("waiter killed entering call {n} (number {call})");
-        // Who got no answer asks again, and whoever comes by gives a dead waiter its successor.
+        // A caller without an answer repeats its request, and any next command gives a dead waiter
+        // its successor.
         if done.code != Some(0) {
             *count.entry("asked again").or_default() += 1;
         }
@@ -467,7 +477,7 @@ fn the_waiter_with_triggers_at_every_system_call() {
             .iter()
             .filter(|stamp| stamp.words == [name.clone()])
             .count();
-        // The history may lack what the record has: it was killed between the two.
+        // The history may lack what the record has: the process was killed between the two.
         assert!(
             times <= 1 && started <= 1 && used == Some(1),
             "{case}: ran {times} times, {used:?} on record: {text}"
@@ -487,8 +497,8 @@ fn the_waiter_with_triggers_at_every_system_call() {
     }
 }
 
-/// The same while it gives another target's dead waiter a successor in passing: that timer is pending before and after, and
-/// has one waiter as soon as somebody makes another request.
+/// The requester gives another target's dead waiter a successor in passing: that timer is pending
+/// before and after, and has one waiter after the next request.
 #[test]
 fn the_requester_that_resumes_a_timer_at_every_system_call() {
     let scratch = Scratch::new();
@@ -525,9 +535,10 @@ fn the_requester_that_resumes_a_timer_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The waiter, from its fork to the exec of the rerun: at most one rerun, and one that did not start is resumed, by the request
-/// itself, if that sees its waiter die, else by `again resume`. Its start counts for no cap. Only what is killed at the exec
-/// itself is not started again, and is shown as perhaps not begun.
+/// The waiter is killed from its fork to the exec of the rerun: at most one rerun starts, and one
+/// that did not start is resumed, by the request itself if that sees its waiter die, else by
+/// `again resume`. Its start counts for no cap. Only a rerun killed at the exec itself is not
+/// started again, and is shown as perhaps not begun.
 #[test]
 fn the_waiter_at_every_system_call() {
     let scratch = Scratch::new();
@@ -564,7 +575,7 @@ fn the_waiter_at_every_system_call() {
         let report = status(&[]);
         let timers = again_test_support::timers(&report);
         let kind = match (done.code, timers.len(), times()) {
-            // It died before it said that it is there.
+            // The waiter died before it reported that it is ready.
             (Some(1), 0, 0) => {
                 assert!(
                     done.err.contains("again: error: cannot start the waiter"),
@@ -576,7 +587,7 @@ fn the_waiter_at_every_system_call() {
                 assert_eq!(timers[0]["state"], "dead", "{case}: {report:#}");
                 assert_eq!(report["targets"][0]["cap"]["used"], 0, "{case}: {report:#}");
                 later += 1;
-                // The next request of that name takes its place as well.
+                // The next request of that name replaces it as well.
                 let resume = ["resume", "--state-dir", &dir];
                 let resumed = scratch.again(if n % 2 == 0 { &resume } else { &words });
                 assert_eq!(resumed.code, Some(0), "{case}: {resumed:?}");
@@ -612,7 +623,8 @@ fn the_waiter_at_every_system_call() {
             usize::from(kind == "started" || kind == "resumed"),
             "{case}"
         );
-        // Below the line with the boot, one for each start that counts for all targets together.
+        // After the line with the boot, there is one line for each start that counts for all
+        // targets together.
         let starts = fs::read_to_string(scratch.path(&state).join("starts")).unwrap_or_default();
         let counted = starts.lines().count().saturating_sub(1);
         assert_eq!(
@@ -642,7 +654,7 @@ fn the_waiter_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// The starts in the history there that were not taken back.
+/// Returns the number of starts in the history that were not taken back.
 fn begun(scratch: &Scratch, dir: &str) -> usize {
     let text = scratch.again_well(&["history", "--json", "--state-dir", dir]);
     let lines = text
@@ -650,14 +662,15 @@ fn begun(scratch: &Scratch, dir: &str) -> usize {
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let whats: Vec<Value> = lines.map(|line| line["what"].clone()).collect();
     let count = |what: &str| whats.iter().filter(|one| *one == what).count();
-    // One that was killed before it could note its start has that taken back all the same.
+    // A start is taken back even if the process was killed before it recorded it.
     count("started")
         .saturating_sub(count("taken-back"))
         .max(count("ended"))
 }
 
-/// TERM rather than KILL: whoever sends it to a waiter, or to what the record says is the rerun, may rely on it. Caught and
-/// forgotten on the way from the one to the other, it would be lost.
+/// TERM instead of KILL: a signal sent to a waiter, or to the rerun according to the record, must
+/// take effect. A signal that is caught and forgotten on the way from the one to the other would be
+/// lost.
 #[test]
 fn no_term_is_lost_at_any_system_call() {
     let scratch = Scratch::new();
@@ -694,7 +707,7 @@ fn no_term_is_lost_at_any_system_call() {
                 .filter(|stamp| stamp.words == [name.clone()])
                 .count()
         };
-        // A requester that ends late finds the waiter dead, and has another one take its timer up.
+        // A requester that ends late finds the waiter dead, and has its timer resumed.
         if how == "launched" || case.contains("again: resumed: ") {
             wait_until("the rerun", SHORT, || times() == 1);
         } else {
@@ -703,14 +716,15 @@ fn no_term_is_lost_at_any_system_call() {
             on_record += usize::from(history.contains(r#""what":"started""#));
         }
         stop(&scratch, &dir, &case);
-        // One that comes with the exec itself is the new image's.
+        // A signal that comes with the exec itself reaches the new program.
         how == "killed"
     });
     println!("{calls} moments, after {on_record} of them the rerun was on record already");
     assert!(on_record > 0, "none came between the record and the exec");
 }
 
-/// `again stop`: whatever it got done, nothing is started that is not pending, and nothing pending lacks its waiter.
+/// Whatever `again stop` got done, no rerun starts whose timer is not pending, and every pending
+/// timer has its waiter.
 #[test]
 fn stop_at_every_system_call() {
     let scratch = Scratch::new();
@@ -738,8 +752,8 @@ fn stop_at_every_system_call() {
     wrong.assert_nothing();
 }
 
-/// 200 requests of one run, a few at a time, each killed at a moment drawn from its whole life: under one name, so that
-/// they replace each other too.
+/// Two hundred requests of one run, a few at a time, each killed at a random moment of its life,
+/// with one name, so that they replace each other too.
 #[test]
 fn requesters_in_a_crowd_at_random_moments() {
     const CASES: usize = 200;
@@ -747,7 +761,7 @@ fn requesters_in_a_crowd_at_random_moments() {
     let scratch = Scratch::new();
     let mut wrong = Wrong::default();
     let mut dice = Dice::new(SEED);
-    // Four requests at once take about 30 ms, ruby's forks included.
+    // Four requests at the same time take about 30 ms, ruby's forks included.
     let delays: Vec<String> = (0..CASES)
         .map(|_| format!("{:.6}", dice.below(40_000) as f64 / 1e6))
         .collect();
@@ -782,8 +796,8 @@ fn requesters_in_a_crowd_at_random_moments() {
     wrong.assert_nothing();
 }
 
-/// The run is killed at random moments while it asks, with whatever it is doing: what is pending has its waiter, and
-/// fires, since the run has ended.
+/// The run is killed at random moments while it makes its request, together with its children: each
+/// pending timer has its waiter, and starts its rerun, since the run has ended.
 #[test]
 fn the_run_at_random_moments() {
     const CASES: usize = 60;
@@ -824,7 +838,7 @@ fn the_run_at_random_moments() {
     wrong.assert_nothing();
 }
 
-/// Nothing that a record says is ever torn: read all the time while a hundred requests write it.
+/// Records are never torn: they are read all the time while a hundred requests write them.
 #[test]
 fn records_are_whole_at_every_moment() {
     let scratch = Scratch::new();

@@ -4,7 +4,8 @@ use again_test_support::{SHORT, Scratch, start, timed, wait_for, wait_until};
 
 const CROWD: usize = 100;
 
-/// A run starts a hundred requests before it waits for the first, and goes on until `go`.
+/// Manifest of a run that starts a hundred requests before it waits for the first, and continues
+/// until `go`.
 fn crowd(words: &str) -> String {
     format!(
         "begun = {CROWD}.times.map {{ |n| begin_ask('run', {words}) }} if NTH == 1\n\
@@ -80,8 +81,8 @@ fn a_hundred_names_are_a_hundred_timers() {
     assert_eq!(scratch.runs("site").len(), 1);
 }
 
-/// Timers of one run that are due at one moment, under different names: the first rerun does the job of all of them,
-/// however late the others wake up.
+/// Timers of one run with different names are due at the same moment: the first rerun satisfies all
+/// of them, however late the other waiters wake up.
 #[test]
 fn timers_that_are_due_together_are_one_rerun() {
     let scratch = Scratch::new();
@@ -97,7 +98,8 @@ fn timers_that_are_due_together_are_one_rerun() {
     scratch.assert_nothing_left();
 }
 
-/// A hundred timers that fire at about the same time: each its own target, so that each has its rerun.
+/// A hundred timers become due at about the same time, each of its own target, so each has its
+/// rerun.
 #[test]
 fn a_hundred_commands_all_start_once() {
     let scratch = Scratch::new();
@@ -141,12 +143,13 @@ fn a_hundred_commands_all_start_once() {
     scratch.assert_nothing_left();
 }
 
-/// Under one cap of five: however many timers there are, and however they interleave, no sixth rerun.
+/// Under one cap of five, no sixth rerun starts, however many timers there are and however they
+/// interleave.
 #[test]
 fn a_crowd_does_not_get_past_the_cap() {
     let scratch = Scratch::new();
     scratch.settings("max_runs = 5\non_cap = \"skip\"");
-    // Every rerun asks for ten more, for a second from now.
+    // Every rerun makes ten more requests, for immediately or a second from now.
     let manifest = "10.times.map { |n| begin_ask('run', '--name', \"n#{n}\", '--delta', (n % 2).to_s) }.each { |one| end_ask(one) }";
     start(&mut scratch.apply("site", manifest)).finish();
     scratch.wait_until_settled();

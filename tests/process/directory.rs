@@ -3,7 +3,8 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
 use again_test_support::{SHORT, Scratch, wait_until};
 
-/// Starts a run in `work` below the directory, with this `PWD`, and asks `again explain` where its rerun would start.
+/// Starts a run in `work` below the directory, with this `PWD`; returns where its rerun would start
+/// according to `again explain`.
 #[track_caller]
 fn would_start_in(scratch: &Scratch, directory: &str, pwd: Option<&str>) -> String {
     let _ = fs::remove_dir_all(scratch.path("past/site"));
@@ -88,7 +89,7 @@ fn pwd_names_the_directory_only_where_it_leads_there_and_nobody_else_can_move_it
     other("work/theirs", 0o755);
     chown(scratch.path("work/theirs"), Some(65534), None).expect("given");
     let theirs = link("work/theirs/current", &real);
-    // Nobody can replace what is root's in a sticky directory, but what is theirs.
+    // In a sticky directory no other user can replace root's link, but can replace their own.
     assert_eq!(would_start_in(&scratch, &real, Some(&sticky)), sticky);
     std::os::unix::fs::lchown(&sticky, Some(65534), None).expect("given");
     for pwd in [
@@ -109,7 +110,7 @@ fn pwd_names_the_directory_only_where_it_leads_there_and_nobody_else_can_move_it
     ] {
         assert_eq!(would_start_in(&scratch, &real, pwd), real, "{pwd:?}");
     }
-    // The kernel's name for another file system's directory of the same inode number.
+    // The kernel's name for a directory with the same inode number on another file system.
     assert_eq!(would_start_in(&scratch, "/proc", Some("/sys")), "/proc");
 }
 

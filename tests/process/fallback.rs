@@ -1,5 +1,6 @@
-//! A kernel before 5.3 has no pidfd_open(2), and container runtimes have filters that refuse it (and newer calls) with
-//! EPERM. A filter of our own makes it so for the run and everything below it.
+//! Missing system calls: a kernel before 5.3 has no pidfd_open(2), and filters of container
+//! runtimes refuse it (and newer calls) with EPERM. A filter of the test does the same for the run
+//! and everything below it.
 
 use std::process::Command;
 
@@ -32,7 +33,7 @@ fn again(scratch: &Scratch, calls: &[(&str, &str)], words: &[&str]) -> Ended {
 fn a_rerun_without_pidfds() {
     for calls in CASES {
         let scratch = Scratch::new();
-        // Through a caller that leaves more open than it should.
+        // The caller leaves more descriptors open than it should.
         let careless = "['/bin/sh', '-c', 'exec 7</etc/passwd 8<>/dev/zero; exec \"$@\"', 'sh']";
         let manifest = format!(
             "ask('run', '--delta', '1', bare: true, through: {careless}) if NTH == 1\nhold('go') if NTH == 1"
@@ -93,7 +94,7 @@ fn stop_without_pidfds() {
         assert!(!waiter.alive(), "{calls:?}");
         scratch.assert_nothing_left();
 
-        // A rerun under way.
+        // A rerun is running.
         start(&mut scratch.apply("site", "ask('run') if NTH == 1\nhold('go') if NTH == 2"))
             .finish();
         wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
@@ -125,7 +126,8 @@ fn a_lock_is_waited_for_without_pidfds() {
     scratch.assert_nothing_left();
 }
 
-/// The newer request replaces the older one, whose waiter is ended by a signal that was checked first.
+/// The newer request replaces the older one, whose waiter is ended with a signal after a check of
+/// its identity.
 #[test]
 fn a_timer_is_replaced_without_pidfds() {
     let scratch = Scratch::new();
@@ -141,7 +143,7 @@ fn a_timer_is_replaced_without_pidfds() {
     scratch.assert_nothing_left();
 }
 
-/// Filters refuse memfd_create(2) too: the order reaches the waiter in a file that has no name any more.
+/// Filters refuse memfd_create(2) too: the order reaches the waiter in an unlinked file.
 #[test]
 fn a_request_without_memory_to_pass_on() {
     for error in [EPERM, ENOSYS] {
@@ -161,7 +163,7 @@ fn a_request_without_memory_to_pass_on() {
     }
 }
 
-/// A user whom the user database does not know, with no home in the environment, as containers have them.
+/// A user who is not in the user database, without HOME in the environment, as in containers.
 #[test]
 fn a_user_without_a_name_or_a_home() {
     const STRANGER: u32 = 424_242;

@@ -7,10 +7,11 @@ use again_test_support::{
     Ended, SHORT, Scratch, answer, assert_line, open_to_all, start, wait_until,
 };
 
-/// `nobody` of Debian and most others.
+/// User id of `nobody` on Debian and most others.
 const NOBODY: u32 = 65534;
 
-/// An error in one line with this in it, such as a path; exit 1, nothing pending and no process left.
+/// Checks that a command failed with a one-line error that contains `named`, such as a path, with
+/// exit status 1, nothing pending and no process left.
 #[track_caller]
 pub fn assert_refused(scratch: &Scratch, case: &str, done: &Ended, named: &str) {
     assert!(!named.is_empty());
@@ -27,7 +28,7 @@ pub fn assert_refused(scratch: &Scratch, case: &str, done: &Ended, named: &str) 
         "{case}: does not name {named}: {line}"
     );
     println!("{case}: {line}");
-    // A waiter that was started before something failed finds that no record names it, and ends by itself.
+    // A waiter that was started before something failed finds that it is not on record, and ends.
     wait_until(&format!("{case}: no process to be left"), SHORT, || {
         scratch.waiters().is_empty()
     });
@@ -39,7 +40,7 @@ pub fn request(scratch: &Scratch) -> Ended {
     scratch.again(&REQUEST)
 }
 
-/// `again` as another user.
+/// Prepares `again` as another user.
 fn as_nobody(scratch: &Scratch, words: &[&str]) -> Command {
     let mut command = scratch.as_nobody(scratch.path("bin/again"));
     command.args(words);
@@ -86,7 +87,7 @@ fn a_state_directory_that_cannot_be_trusted() {
         "nothing was written through the link"
     );
     assert!(!scratch.path("nowhere").exists());
-    // In a run it is the same, and the run hears of it.
+    // In a run the result is the same, and the run receives the error.
     symlink(scratch.path("elsewhere"), &state).expect("linked");
     start(&mut scratch.apply("site", "ask('run')")).finish();
     let asked = &scratch.runs("site")[0].asked()[0];
@@ -96,7 +97,7 @@ fn a_state_directory_that_cannot_be_trusted() {
     scratch.assert_nothing_left();
 }
 
-/// The same further down.
+/// The same for paths below the state directory.
 #[test]
 fn a_part_of_the_state_directory_that_cannot_be_trusted() {
     for part in [
@@ -117,7 +118,7 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
             let aside = scratch.path("aside");
             match kind {
                 "open" if is_directory => open_to_all(&path, 0o777),
-                // Who may write to it makes no difference to a file in a directory of ours.
+                // In a directory of root's, a file's own mode makes no difference.
                 "open" => continue,
                 _ => {
                     fs::rename(&path, &aside).expect("moved");
@@ -131,7 +132,8 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
             }
             let done = request(&scratch);
             let case = format!("{part} is {kind}");
-            // A record that is not one is set aside, and never stops a request; a lock on a fifo is as good as any.
+            // An invalid record is set aside, and never stops a request; a lock on a fifo is as
+            // good as any.
             if done.code == Some(0) {
                 assert!(
                     part.ends_with("state.json") || (kind == "fifo" && part.ends_with("lock")),
@@ -146,7 +148,7 @@ fn a_part_of_the_state_directory_that_cannot_be_trusted() {
     }
 }
 
-/// Others can write to a directory above a record: what it says is acted on by no verb, and kept.
+/// Others can write to a directory above a record: no verb acts on the record, and it is kept.
 #[test]
 fn a_record_that_others_could_have_put_there() {
     let scratch = Scratch::new();
@@ -179,7 +181,8 @@ fn a_record_that_others_could_have_put_there() {
     scratch.assert_nothing_left();
 }
 
-/// What else may lie where the history is: the request is granted all the same, and says what it could not do.
+/// Other kinds of files replace the history: the request is granted all the same, and reports the
+/// error.
 #[test]
 fn a_history_that_cannot_be_written() {
     for kind in ["link", "fifo", "directory"] {
@@ -196,7 +199,7 @@ fn a_history_that_cannot_be_written() {
         }
         let done = request(&scratch);
         assert_eq!(done.code, Some(0), "{kind}: {done:?}");
-        // What goes into a fifo is lost without a word.
+        // Data written to a fifo is lost silently.
         assert!(
             done.err.contains("history.jsonl") || kind == "fifo",
             "{kind}: {done:?}"
@@ -211,7 +214,7 @@ fn a_history_that_cannot_be_written() {
     }
 }
 
-/// A file in the way of what a request is to write, or of what others may read: whatever is there is not read as ours.
+/// A damaged record is never read as valid.
 #[test]
 fn damaged_records_never_stop_a_request() {
     let damages: [&[u8]; 8] = [
@@ -259,7 +262,8 @@ fn damaged_records_never_stop_a_request() {
     println!("{} kinds of damage", damages.len());
 }
 
-/// Whatever becomes of a record, the cap holds by the history, no request is stopped by it, and `stop` is not either.
+/// Whatever happens to a record, the cap holds because of the history, and neither a request nor
+/// `stop` fails.
 #[test]
 fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
     type Damage = dyn Fn(&std::path::Path);
@@ -308,7 +312,7 @@ fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
             done.err.contains("rebuilt from the history"),
             "{case}: {done:?}"
         );
-        // A reset is on record in the history too.
+        // A reset is recorded in the history too.
         scratch.again_well(&["reset"]);
         ruin();
         scratch.again_well(&request);
@@ -326,8 +330,8 @@ fn a_record_that_is_missing_or_no_file_does_not_open_the_cap() {
     }
 }
 
-/// The record of a rerun under way goes. The next request makes it anew, and its rerun waits
-/// for the one under way.
+/// The record of a running rerun is lost. The next request creates it anew, and its rerun waits for
+/// the running one.
 #[test]
 fn a_rerun_under_way_is_not_lost_with_its_record() {
     for is_missing in [true, false] {
@@ -357,7 +361,8 @@ fn a_rerun_under_way_is_not_lost_with_its_record() {
     }
 }
 
-/// A record is damaged while its waiter waits: nothing is started that nobody can account for, and the log says so.
+/// A record is damaged while its waiter waits: nothing is started that could not be recorded, and
+/// the log says so.
 #[test]
 fn waiter_gives_up_when_its_record_is_damaged() {
     for damage in [&b"{"[..], b""] {
@@ -380,7 +385,7 @@ fn damaged_under_a_waiter(damage: &[u8]) {
     run.finish();
     waiter.wait_until_gone(SHORT);
     assert_eq!(scratch.runs("site").len(), 1, "no rerun");
-    // It says so where the operator looks.
+    // The message is in the log that operators read.
     let log = fs::read_to_string(scratch.path("state/again.log")).expect("a log");
     let said = log
         .lines()
@@ -397,7 +402,7 @@ fn a_directory_that_this_user_cannot_write_to() {
     open_to_all(&scratch.path("state"), 0o755);
     let done = answer(&mut as_nobody(&scratch, &REQUEST));
     assert_refused(&scratch, "root's", &done, &scratch.at("state"));
-    // It would have to be made where nothing can be made.
+    // The directory would have to be created where nothing can be created.
     let below = scratch.at("work/below");
     let done = answer(&mut as_nobody(
         &scratch,
@@ -405,7 +410,7 @@ fn a_directory_that_this_user_cannot_write_to() {
     ));
     assert_refused(&scratch, "below root's", &done, &below);
     scratch.assert_nothing_left();
-    // With one of its own it works, and is its own business.
+    // In a directory of its own, it works as that user.
     fs::create_dir(scratch.path("own")).expect("created");
     chown(scratch.path("own"), Some(NOBODY), Some(NOBODY)).expect("given away");
     let own = scratch.at("own/state");
@@ -419,7 +424,7 @@ fn a_directory_that_this_user_cannot_write_to() {
     assert!(scratch.waiters().is_empty());
 }
 
-/// Where the log cannot be written the rerun starts all the same.
+/// If the log cannot be written, the rerun starts all the same.
 #[test]
 fn a_log_that_cannot_be_written() {
     let scratch = Scratch::new();
@@ -436,7 +441,7 @@ fn a_log_that_cannot_be_written() {
     scratch.assert_nothing_left();
 }
 
-/// Started without some or all of the standard descriptors: no file of ours takes their place.
+/// Started without some or all of the standard descriptors: no file of `again` takes their numbers.
 #[test]
 fn standard_descriptors_that_are_closed() {
     for closed in ["0", "1", "2", "01", "02", "12", "012"] {
@@ -462,7 +467,7 @@ fn standard_descriptors_that_are_closed() {
         }
         scratch.again_well(&["stop"]);
         scratch.assert_nothing_left();
-        // A whole round, in a run that has them closed itself.
+        // A whole cycle, in a run that has closed them itself.
         scratch.write("work/site.pp", "ask('run', bare: true) if NTH == 1");
         let mut command = scratch.command(scratch.path("bin/helper"));
         command
@@ -485,7 +490,8 @@ fn standard_descriptors_that_are_closed() {
     }
 }
 
-/// Few descriptors, and files that must not grow: limits of the run, which hold for the requester as well.
+/// Few descriptors, and a limit on file sizes: the limits of the run hold for the requester as
+/// well.
 #[test]
 fn limits_in_the_way_of_the_requester() {
     let scratch = Scratch::new();
@@ -527,7 +533,7 @@ fn limits_in_the_way_of_the_requester() {
             if done.code != Some(1) || done.err.contains("without a word") {
                 wrong.push(format!("{case}: {done:?}"));
             } else {
-                // What it is short of; in words, each C library has its own.
+                // The error number, because each C library has its own words.
                 let why = if resource == libc::RLIMIT_NOFILE {
                     libc::EMFILE
                 } else {
@@ -550,7 +556,8 @@ fn limits_in_the_way_of_the_requester() {
     assert!(refused > 2 && granted > 2);
 }
 
-/// That a rerun has ended is told once, also by a command that can write the line and not the record.
+/// The end of a rerun is recorded once, even by a command that can write the history and not the
+/// record.
 #[test]
 fn an_end_is_told_once() {
     let scratch = Scratch::new();
@@ -564,7 +571,7 @@ fn an_end_is_told_once() {
     wait_until("its end", SHORT, || {
         again_test_support::Process::now(pid as i32).is_none()
     });
-    // Too long for the limit, which has room for the history.
+    // Longer than the limit, within which the history fits.
     record["refused"] = serde_json::json!({"at": record["starts"][0]["at"], "timer": "x", "kind": "cap", "reason": "x".repeat(4000)});
     fs::write(path, record.to_string()).expect("written");
     for _ in 0..3 {
@@ -582,7 +589,8 @@ fn an_end_is_told_once() {
     assert_eq!(scratch.told("ended").len(), 1);
 }
 
-/// Modes of what is written, whatever the umask: anyone may see what is pending, nobody what would be run.
+/// Modes of written files, whatever the umask: all users may read what is pending, only the owner
+/// what would be run.
 #[test]
 fn what_is_public_and_what_is_not() {
     for mask in [0o022, 0o077, 0o777, 0] {

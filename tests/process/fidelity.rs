@@ -27,7 +27,7 @@ fn assert_same(first: &Past, rerun: &Past) {
     assert_eq!(first.environment(), rerun.environment());
 }
 
-/// The log of the newest rerun.
+/// Log of the newest rerun.
 fn log(scratch: &Scratch) -> PathBuf {
     let status = scratch.status();
     let target = &status["targets"][0];
@@ -37,7 +37,7 @@ fn log(scratch: &Scratch) -> PathBuf {
     PathBuf::from(log.unwrap_or_else(|| panic!("no log: {status:#}")))
 }
 
-/// The history's last word on a timer, once there is one.
+/// Last entry of the history about a timer, when there is one.
 fn failure(scratch: &Scratch) -> String {
     wait_until("the failure", SHORT, || scratch.told("failed").len() == 1);
     scratch.wait_until_settled();
@@ -75,7 +75,7 @@ fn the_environment_is_the_runs_own() {
     for name in ["LOGNAME", "ADDED"] {
         assert_eq!(runs[1].variable(name), None, "{name}");
     }
-    // What belongs to this rerun.
+    // Variables that belong to this rerun.
     assert_eq!(runs[1].variable("AGAIN_RUN").as_deref(), Some("2"));
     assert_eq!(runs[1].variable("AGAIN_TIMER").as_deref(), Some("again"));
     assert_eq!(
@@ -132,8 +132,8 @@ fn odd_arguments_are_reproduced_to_the_byte() {
     println!("{} odd command lines", cases.len());
 }
 
-/// Everything that a rerun writes, to both descriptors, far more than a pipe holds: it is whole in its log, and the
-/// rerun does not die of a reader that has gone.
+/// The whole output of a rerun, to both descriptors and far more than a pipe holds, is in its log,
+/// and the rerun is not killed by SIGPIPE.
 #[test]
 fn the_output_of_a_rerun_is_whole_in_its_log() {
     let scratch = Scratch::new();
@@ -156,14 +156,14 @@ fn the_output_of_a_rerun_is_whole_in_its_log() {
     );
     let input = runs[1].descriptors().into_iter().find(|(fd, _)| *fd == 0);
     assert_eq!(input, Some((0, "/dev/null".to_owned())));
-    // It may hold secrets.
+    // The log may contain secrets.
     let mode =
         std::os::unix::fs::MetadataExt::mode(&fs::metadata(log(&scratch)).expect("a log")) & 0o777;
     assert_eq!(mode, 0o600);
     scratch.assert_nothing_left();
 }
 
-/// The texts of all files in the directory of the logs, sorted. Some may be removed meanwhile.
+/// Returns the texts of all files in the log directory, sorted. Some may be removed meanwhile.
 fn said_in_logs(scratch: &Scratch) -> Vec<String> {
     let files = fs::read_dir(scratch.path("logs")).expect("logs").flatten();
     let texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
@@ -187,7 +187,7 @@ fn only_the_newest_logs_are_kept() {
     scratch.assert_nothing_left();
 }
 
-/// One target's reruns leave the logs of another alone.
+/// Reruns of one target do not affect the logs of another.
 #[test]
 fn the_newest_logs_of_each_target_are_kept() {
     let scratch = Scratch::new();
@@ -202,7 +202,8 @@ fn the_newest_logs_of_each_target_are_kept() {
     scratch.assert_nothing_left();
 }
 
-/// Whoever looks first when the rerun has ended cuts it: beginning and end stay, and a line says so.
+/// The first command that runs after the end of the rerun cuts its log: beginning and end stay,
+/// with a line about the cut.
 #[test]
 fn a_log_that_is_too_long_is_cut_once_its_rerun_has_ended() {
     let scratch = Scratch::new();
@@ -238,7 +239,7 @@ fn a_log_that_is_too_long_is_cut_once_its_rerun_has_ended() {
     scratch.assert_nothing_left();
 }
 
-/// Without a setting.
+/// The setting is absent.
 #[test]
 fn twenty_logs_are_kept_by_default() {
     let scratch = Scratch::new();
@@ -274,7 +275,8 @@ fn twenty_logs_are_kept_by_default() {
     scratch.assert_nothing_left();
 }
 
-/// The log of a rerun that is going on is kept, even where only one is kept and the next rerun is prepared already.
+/// The log of a running rerun is kept, even if only one is kept and the next rerun is already
+/// prepared.
 #[test]
 fn the_log_of_a_rerun_outlasts_it() {
     let scratch = Scratch::new();
@@ -294,7 +296,7 @@ fn the_log_of_a_rerun_outlasts_it() {
     wait_until("the upkeep", IDLE, || logs(&["3\n"]));
 }
 
-/// Nor does the rerun of another target take it.
+/// A rerun of another target does not remove it either.
 #[test]
 fn the_log_of_a_rerun_outlasts_those_of_others() {
     let scratch = Scratch::new();
@@ -325,7 +327,7 @@ fn the_log_of_a_rerun_outlasts_those_of_others() {
     scratch.wait_until_settled();
 }
 
-/// A copy of ruby, so that it can be replaced.
+/// Installs a copy of ruby, so that it can be replaced.
 fn own_ruby(scratch: &Scratch, name: &str) -> String {
     let ruby = fs::canonicalize("/usr/bin/ruby").expect("ruby");
     copy_program(ruby, scratch.path(&format!("bin/{name}")));
@@ -345,7 +347,7 @@ fn with_ruby(scratch: &Scratch, ruby: &str, manifest: &str) -> Command {
     command
 }
 
-/// An upgrade in place: the run executes a file that is no longer there, the rerun the one that is.
+/// An upgrade in place: the run executes a file that no longer exists, the rerun the new one.
 #[test]
 fn an_interpreter_that_was_upgraded_during_the_run() {
     let scratch = Scratch::new();
@@ -367,7 +369,8 @@ fn an_interpreter_that_was_upgraded_during_the_run() {
     scratch.assert_nothing_left();
 }
 
-/// Upgraded while the waiter waits: the path is resolved at the exec, not at the request.
+/// The upgrade happens while the waiter waits: the path is resolved at the exec, not at the
+/// request.
 #[test]
 fn an_interpreter_that_was_upgraded_after_the_request() {
     let scratch = Scratch::new();
@@ -385,7 +388,8 @@ fn an_interpreter_that_was_upgraded_after_the_request() {
     scratch.assert_nothing_left();
 }
 
-/// By its name in PATH, and nothing of that name is left: an error in the history that names what was tried.
+/// The interpreter was found in PATH, and no program of that name is left: the history has an error
+/// that lists the attempts.
 #[test]
 fn an_interpreter_that_was_removed() {
     let scratch = Scratch::new();
@@ -404,11 +408,11 @@ fn an_interpreter_that_was_removed() {
         "{reason}"
     );
     assert_eq!(scratch.runs("site").len(), 1);
-    // A rerun that could not be started does not count as one that was.
+    // A rerun that could not be started does not count as a start.
     assert!(scratch.status()["targets"][0]["running"].is_null());
 }
 
-/// `again` itself is upgraded while its waiters wait: they go on as what they were.
+/// `again` itself is upgraded while its waiters wait: they continue with the old program.
 #[test]
 fn again_itself_was_replaced_or_removed() {
     for replace in [true, false] {
@@ -462,7 +466,7 @@ fn a_working_directory_that_is_gone_by_then() {
     );
 }
 
-/// What is named by a path from the root needs no directory, and runs again in `/`.
+/// A command named by an absolute path needs no directory, and runs again in `/`.
 #[test]
 fn a_working_directory_that_is_gone_already() {
     for is_absolute in [false, true] {
@@ -516,8 +520,8 @@ fn standard_input_from_a_file() {
     scratch.assert_nothing_left();
 }
 
-/// Where the run began to read cannot be known by the time it asks, so the rerun reads the file from its beginning: a
-/// limit that the manual states.
+/// The position in the file at which the run began to read is unknown when it makes its request, so
+/// the rerun reads the file from its beginning: a limit that the manual states.
 #[test]
 fn standard_input_from_the_middle_of_a_file() {
     let scratch = Scratch::new();
@@ -556,7 +560,7 @@ fn standard_input_from_a_file_that_is_gone() {
     );
 }
 
-/// `-- COMMAND` takes the place of the run's own words; directory, environment and the rest stay.
+/// `-- COMMAND` replaces the run's own words; directory, environment and the rest stay.
 #[test]
 fn a_command_in_place_of_the_runs_words() {
     let scratch = Scratch::new();
@@ -572,7 +576,7 @@ fn a_command_in_place_of_the_runs_words() {
     scratch.assert_nothing_left();
 }
 
-/// The setting `command`, for sites that run puppet through a wrapper: found in the run's PATH.
+/// The setting `command`, for sites that run puppet through a wrapper, is found in the run's PATH.
 #[test]
 fn a_command_from_the_settings() {
     let scratch = Scratch::new();
@@ -590,7 +594,7 @@ fn a_command_from_the_settings() {
     scratch.assert_nothing_left();
 }
 
-/// Wrappers may sit between the run and `again`.
+/// There may be wrappers between the run and `again`.
 #[test]
 fn the_run_is_found_behind_shells_and_wrappers() {
     let wrappers = [
@@ -618,7 +622,8 @@ fn the_run_is_found_behind_shells_and_wrappers() {
     println!("{} wrappers", wrappers.len());
 }
 
-/// Without an environment on disk the order has none; the rerun still has it, from the waiter's memory.
+/// With `save_environment = false` the order on disk has no environment; the rerun still has it,
+/// from the waiter's memory.
 #[test]
 fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
     for save in [true, false] {
@@ -645,11 +650,11 @@ fn the_environment_is_kept_off_the_disk_if_that_was_asked_for() {
     }
 }
 
-/// A program of that name that is no ruby, or a ruby that runs something else, is no run.
+/// A program named puppet that is not ruby, or a ruby that runs another script, is not a run.
 #[test]
 fn what_merely_looks_like_a_run_is_none() {
     let scratch = Scratch::new();
-    // A shell script named puppet, run by something named ruby that is a shell.
+    // A shell script named puppet, run by a shell named ruby.
     copy_program("/bin/sh", scratch.path("bin/ruby"));
     fs::create_dir(scratch.path("bin/x")).expect("created");
     scratch.write(

@@ -1,36 +1,37 @@
-//! Real processes without Puppet: a stand-in that has the shape of a puppet run starts in 40 ms, so that hundreds of
-//! cases take seconds. What Puppet itself does is shown in `tests/puppet`; words in, words out in `tests/cli`.
+//! Tests with real processes, but without Puppet: a stand-in that looks like a puppet run starts in
+//! 40 ms, so that hundreds of cases take seconds. Puppet itself is tested in `tests/puppet`;
+//! command-line input and output in `tests/cli`.
 #![allow(missing_docs, unsafe_code)]
 
-/// Killed at any moment: requester, waiter, run, stop.
+/// Kills at any moment: requester, waiter, run, stop.
 mod crash;
-/// A hundred requests at once.
+/// A hundred requests at the same time.
 mod crowd;
-/// Where the rerun of a run below a link starts.
+/// Directory in which the rerun of a run below a link starts.
 mod directory;
-/// A kernel, or a filter in front of it, without some system calls.
+/// Kernels, or filters, without some system calls.
 mod fallback;
-/// The state directory is unusable, the disk is full, standard descriptors are closed.
+/// Unusable state directories, full disks, closed standard descriptors.
 mod faults;
-/// The rerun is what the run was: arguments, environment, program, input, output.
+/// Fidelity of the rerun to its run: arguments, environment, program, input, output.
 mod fidelity;
-/// The manifest is a descriptor of the run.
+/// Manifests that are a descriptor of the run.
 mod manifest;
-/// A command that is Puppet's, named by a person or in place of the run's own.
+/// Commands of Puppet's, named by a person or instead of the run's own.
 mod named;
 /// Records of a newer version.
 mod newer;
 /// Triggers of other nodes.
 mod origin;
-/// What needs more than the root of a container may do.
+/// Tests that need more privileges than the root of a container may have.
 mod privileged;
-/// What waits for a slot of the fleet.
+/// Waits for a slot of the fleet.
 mod slots;
 /// `again stop`, in every phase.
 mod stop;
-/// When reruns start, and what they wait for.
+/// Times at which reruns start, and the conditions that they wait for.
 mod timing;
-/// Old logs and quiet targets: who looks after them, and who does not look at them.
+/// Upkeep of old logs and idle targets: which commands do it, and which do not read them.
 mod upkeep;
-/// The process that waits.
+/// Process that waits.
 mod waiter;

@@ -2,8 +2,8 @@ use std::os::unix::fs::symlink;
 
 use again_test_support::{SHORT, Scratch, answer, start, wait_until};
 
-/// Starts `puppet apply WORDS` in the place of RUN in a shell script, and holds it while `again explain` looks at it. What that
-/// says of the rerun, and its exit status.
+/// Starts `puppet apply WORDS` in place of RUN in a shell script, and holds it for `again explain`.
+/// Returns what that prints about the rerun, and its exit status.
 #[track_caller]
 fn explained(scratch: &Scratch, script: &str, words: &str) -> (i32, String) {
     scratch.write("work/hold", "hold('go')");

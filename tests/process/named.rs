@@ -8,7 +8,7 @@ use again_test_support::{
     stays, wait_until, write_program,
 };
 
-/// `again WORDS -- ruby … puppet OTHERS`.
+/// Runs `again WORDS -- ruby … puppet OTHERS`.
 fn named(scratch: &Scratch, words: &[&str], others: &[&str]) -> Ended {
     let script = scratch.at("bin/puppet");
     let puppet = ["--", "ruby", "--disable-gems", &script];
@@ -22,7 +22,7 @@ fn schedule(scratch: &Scratch, words: &[&str], others: &[&str]) -> String {
     done.out
 }
 
-/// The words behind the script.
+/// Returns the words after the script.
 fn options(run: &Past) -> Vec<String> {
     let line = String::from_utf8(run.raw("cmdline")).expect("UTF-8");
     let words = line.trim_end_matches('\0').split('\0');
@@ -40,7 +40,7 @@ fn only_target(scratch: &Scratch) -> Value {
     status["targets"][0].clone()
 }
 
-/// Lock, disabled file and summary where a test can write them.
+/// Puts lock, disabled file and summary at paths that a test can write.
 fn with_files(scratch: &Scratch, more: &str) {
     fs::create_dir(scratch.path("puppet")).expect("a directory");
     let path = |name: &str| format!("\"{}\"", scratch.at(&format!("puppet/{name}")));
@@ -52,7 +52,7 @@ fn with_files(scratch: &Scratch, more: &str) {
     ));
 }
 
-/// A run of the agent that holds its lock until the test lets it go.
+/// Starts a run of the agent that holds its lock until the test releases it.
 fn holder(scratch: &Scratch) -> Started {
     let lock = scratch.at("puppet/lock");
     let manifest =
@@ -62,11 +62,12 @@ fn holder(scratch: &Scratch) -> Started {
     run
 }
 
-/// What Puppet writes of a run that changed two resources.
+/// Summary that Puppet writes after a run that changed two resources.
 const SUMMARY: &str = "---\\nversion:\\n  config: 1\\nresources:\\n  changed: 2\\n  failed: 0\\ntime:\\n  catalog_application: 0.1\\n  \
     last_run: #{Time.now.to_i}\\n";
 
-/// It runs into no "already in progress": once the other run has let go of the lock it runs, once, and what it did is known.
+/// The named run does not fail with "already in progress": it waits for the lock, runs once, and
+/// its result is known.
 #[test]
 fn an_agent_waits_for_the_lock_and_leaves_a_summary() {
     let scratch = Scratch::new();
@@ -128,7 +129,7 @@ fn an_agent_waits_for_the_lock_and_leaves_a_summary() {
     scratch.assert_nothing_left();
 }
 
-/// A run of the agent that begins when the named one is due does its job.
+/// A run of the agent that begins when the named one is due satisfies it.
 #[test]
 fn an_agent_run_that_began_later_satisfies_it() {
     let scratch = Scratch::new();
@@ -158,7 +159,8 @@ fn an_agent_run_that_began_later_satisfies_it() {
     scratch.assert_nothing_left();
 }
 
-/// `puppet agent --disable` holds it, and it runs once the agent is enabled; what enables the agent is not held.
+/// `puppet agent --disable` holds the named run until the agent is enabled; a command that enables
+/// the agent is not held.
 #[test]
 fn a_disabled_agent_holds_it_and_not_what_enables_it() {
     let scratch = Scratch::new();
@@ -186,7 +188,7 @@ fn a_disabled_agent_holds_it_and_not_what_enables_it() {
     scratch.assert_nothing_left();
 }
 
-/// What would start a daemon becomes one prompt run, and `again explain` says so.
+/// A command that would start a daemon becomes a single immediate run, and `again explain` says so.
 #[test]
 fn a_daemon_becomes_one_run() {
     let scratch = Scratch::new();
@@ -221,7 +223,8 @@ fn a_daemon_becomes_one_run() {
     scratch.assert_nothing_left();
 }
 
-/// `--noop` on the command line or in the configuration that it reads: it changes nothing, so there is nothing to do.
+/// `--noop` on the command line or in the configuration: the run would change nothing, so there is
+/// nothing to do.
 #[test]
 fn a_noop_run_is_not_started() {
     let scratch = Scratch::new();
@@ -241,7 +244,7 @@ fn a_noop_run_is_not_started() {
         assert!(done.out.contains(said), "{done:?}");
         assert!(scratch.timers().is_empty());
     }
-    // In a noop run, a command that is none does not get through either.
+    // In a noop run, a command that is not noop is not run either.
     scratch.write("work/site.pp", "ask('run', '--', '/bin/true')");
     start(&mut scratch.puppet_command(&["apply", "--noop", "site.pp"].map(Into::into))).finish();
     assert_eq!(
@@ -283,7 +286,7 @@ fn an_apply_needs_its_manifest_and_its_directory() {
     scratch.assert_nothing_left();
 }
 
-/// A file is opened again, a pipe cannot be read twice.
+/// A file is opened again; a pipe cannot be read twice.
 #[test]
 fn a_manifest_on_standard_input() {
     let scratch = Scratch::new();
@@ -310,8 +313,8 @@ fn a_manifest_on_standard_input() {
     scratch.assert_nothing_left();
 }
 
-/// By its path, through PATH, and through a wrapper of that name: of Puppet's all the same. A script has the identity of the
-/// run that it becomes, so that the two share timers and cap.
+/// A script named by its path, through PATH, or through a wrapper named puppet counts as Puppet's.
+/// It has the identity of the run that it becomes, so the two share timers and cap.
 #[test]
 fn a_script_and_a_wrapper_called_puppet() {
     let scratch = Scratch::new();
@@ -387,7 +390,7 @@ fn a_script_and_a_wrapper_called_puppet() {
         "{status:#}"
     );
     scratch.again_well(&["stop"]);
-    // A wrapper.
+    // The wrapper.
     fs::create_dir(scratch.path("wrap")).expect("a directory");
     let wrapper = scratch.path("wrap/puppet");
     write_program(
@@ -423,7 +426,8 @@ fn a_script_and_a_wrapper_called_puppet() {
     scratch.assert_nothing_left();
 }
 
-/// Below a run, on the request's own command line and in the settings: what is named is understood, and nothing else is.
+/// A named command works below a run, on the request's own command line and in the settings; no
+/// other command is recognized.
 #[test]
 fn inside_a_run_too() {
     let scratch = Scratch::new();
@@ -448,7 +452,7 @@ fn inside_a_run_too() {
     assert_eq!(options(&runs[0]), [&one[..], &LOCK_WAIT].concat());
     assert_eq!(runs[0].variable("AGAIN_RUN").as_deref(), Some("2"));
     scratch.wait_until_settled();
-    // In the settings, and a wrapper beside it that is taken for what the run is.
+    // The command is in the settings, and a wrapper beside it is taken for the run's own.
     scratch.settings(&format!("command = [{}]", agent.replace('\'', "\"")));
     start(&mut scratch.apply("second", "ask('run')")).finish();
     let second = &scratch.wait_for_runs("named", 2)[1];
@@ -475,8 +479,8 @@ fn inside_a_run_too() {
     scratch.assert_nothing_left();
 }
 
-/// Below an agent daemon that has no run under way, as in a hook of its service: only a command that is named can be
-/// run, and the message that says so is right.
+/// Below an agent daemon without a current run, as in a hook of its service, only a named command
+/// can be run, and the error says so correctly.
 #[test]
 fn below_a_daemon_without_a_run() {
     let scratch = Scratch::new();
@@ -501,7 +505,8 @@ fn below_a_daemon_without_a_run() {
     scratch.assert_nothing_left();
 }
 
-/// The number of an orchestrator's job names an occasion: every job's run is the same target, under one cap.
+/// The id of an orchestrator's job does not identify a target: the runs of all jobs are the same
+/// target, under one cap.
 #[test]
 fn a_jobs_number_makes_no_target() {
     let scratch = Scratch::new();
@@ -525,7 +530,7 @@ fn a_jobs_number_makes_no_target() {
     scratch.assert_nothing_left();
 }
 
-/// A command is judged by its own words, behind programs such as `nice` that run it.
+/// A command is judged by its own words, after programs such as `nice` that run it.
 #[test]
 fn a_command_behind_nice_and_flock_is_the_agent() {
     let scratch = Scratch::new();
@@ -568,8 +573,8 @@ fn a_command_behind_nice_and_flock_is_the_agent() {
     scratch.wait_until_settled();
 }
 
-/// A command of another program waits for the run that asks, and for nothing else of Puppet's: it is not taken for a run,
-/// reads no summary, and no run does its job.
+/// A command of another program waits only for the run that made the request: it is not taken for a
+/// run, reads no summary, and no run satisfies it.
 #[test]
 fn a_command_of_another_program_is_not_a_run_of_puppet() {
     let scratch = Scratch::new();
@@ -604,7 +609,8 @@ fn a_command_of_another_program_is_not_a_run_of_puppet() {
     scratch.assert_nothing_left();
 }
 
-/// A later run that asks for the same command has not run it; a later start of the command has.
+/// A later run that requests the same command has not satisfied it; a later start of the command
+/// has.
 #[test]
 fn a_run_that_asks_for_the_same_command_has_not_done_its_job() {
     let scratch = Scratch::new();

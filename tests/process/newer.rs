@@ -2,7 +2,7 @@ use std::fs;
 
 use again_test_support::{SHORT, Scratch, wait_until};
 
-/// A record's text as a newer version would write it.
+/// Returns a record's text as a newer version would write it.
 fn newer(text: &str) -> String {
     let newer = text.replacen("\"version\":1,", "\"version\":99,", 1);
     assert_ne!(newer, text);
@@ -38,7 +38,7 @@ fn every_verb_leaves_a_newer_versions_record_alone_and_serves_the_others() {
     ] {
         scratch.again_well(&request("ours"));
         let said = scratch.again(&[verb]);
-        // Here 0 means that something is pending.
+        // For `status`, 0 means that something is pending.
         let code = i32::from(verb != "status");
         assert_eq!(said.code, Some(code), "{verb}: {said:?}");
         let why = "a newer version of again wrote it (record version 99";

@@ -7,7 +7,8 @@ use again_test_support::{
     wait_until,
 };
 
-/// A word, as again-fleet writes it, of one trigger each: sender and number. All are of one origin, two hops away.
+/// Returns an origin argument, as again-fleet writes it, with one trigger for each sender and
+/// number. All are of one origin, two hops away.
 pub fn word(triggers: &[(&str, u64)], jitter: u64) -> String {
     let until = 4_000_000_000_000_u64;
     let trigger = |(sender, number): &(&str, u64)| {
@@ -28,13 +29,13 @@ fn id(sender: &str, number: u64) -> String {
     format!("{sum:016x}{number:016x}")
 }
 
-/// `again run --origin WORD --name=again-fleet --delta=S -- COMMAND`.
+/// Returns the words `run --origin WORD --name=again-fleet --delta=S -- COMMAND`.
 fn asked<'a>(word: &'a str, delta: &'a str, command: &[&'a str]) -> Vec<&'a str> {
     let head = ["run", "--origin", word, "--name=again-fleet", delta, "--"];
     [&head[..], command].concat()
 }
 
-/// The stand-in as an agent.
+/// Returns the words that run the stand-in as an agent.
 fn agent(scratch: &Scratch) -> Vec<String> {
     let script = scratch.at("bin/puppet");
     let words = ["ruby", "--disable-gems", &script, "agent", "--onetime"];
@@ -60,13 +61,13 @@ pub fn ask_well(scratch: &Scratch, triggers: &[(&str, u64)], jitter: u64, delta:
     done.out
 }
 
-/// What `again status --json` said of the run that asked it, as its nth question.
+/// Returns `this_run` of the nth answer of `again status --json` to this run.
 pub fn this_run(run: &Past, nth: usize) -> Value {
     let report: Value = serde_json::from_str(&run.asked()[nth].output).expect("JSON");
     report["this_run"].clone()
 }
 
-/// Its triggers: sender and number.
+/// Returns sender and number of the triggers of an origin.
 pub fn triggers(origin: &Value) -> Vec<(String, u64)> {
     let all = origin["triggers"].as_array().expect("triggers").iter();
     let mut all: Vec<(String, u64)> = all
@@ -81,7 +82,7 @@ pub fn triggers(origin: &Value) -> Vec<(String, u64)> {
     all
 }
 
-/// The lines of `again history --json` of this kind.
+/// Returns the entries of `again history --json` of this kind.
 fn history(scratch: &Scratch, what: &str) -> Vec<Value> {
     let text = scratch.again_well(&["history", "--json"]);
     let lines = text
@@ -90,7 +91,7 @@ fn history(scratch: &Scratch, what: &str) -> Vec<Value> {
     lines.filter(|line: &Value| line["what"] == what).collect()
 }
 
-/// All triggers of these lines.
+/// Returns all triggers of these entries.
 fn all_triggers(scratch: &Scratch, what: &str) -> Vec<(String, u64)> {
     let lines = history(scratch, what).into_iter();
     let mut all: Vec<_> = lines
@@ -108,7 +109,7 @@ pub fn of(triggers: &[(&str, u64)]) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// The timers on record, and when they are due, in nanoseconds after boot.
+/// Returns the timers on record, and when they are due, in nanoseconds since boot.
 fn timers(scratch: &Scratch) -> Vec<(String, u64)> {
     let record = scratch.record();
     let timers = record["timers"].as_object().expect("timers").iter();
@@ -117,7 +118,7 @@ fn timers(scratch: &Scratch) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Its run, the report of that run on the server, the history, and the reruns that follow from it.
+/// The origin reaches the run, its report on the server, the history, and the reruns that follow.
 #[test]
 fn a_run_is_told_where_it_comes_from_and_so_is_what_follows() {
     let scratch = Scratch::new();
@@ -145,7 +146,7 @@ fn a_run_is_told_where_it_comes_from_and_so_is_what_follows() {
         assert_eq!(carried, of(whose), "run {nth}: {this:#}");
         assert_eq!(this["run"], nth + 1);
         let line = String::from_utf8(run.raw("cmdline")).expect("UTF-8");
-        // With the way of its origin, for whoever reads the report.
+        // The job id contains the path of the origin, for readers of the report.
         let way = this["origin"]["origins"][0]["id"].as_str();
         let way = format!("{}/refresh/web1/lb1", way.expect("an id"));
         let job = format!("\0--job-id={request}//{way}\0");
@@ -173,7 +174,7 @@ fn a_run_is_told_where_it_comes_from_and_so_is_what_follows() {
     scratch.assert_nothing_left();
 }
 
-/// What nobody asked for from another node has nothing of this, and its files neither.
+/// A run without a trigger from another node has no origin, and neither do its files.
 #[test]
 fn a_run_of_this_node_alone_has_no_origin() {
     let scratch = Scratch::new();
@@ -196,7 +197,7 @@ fn a_number_is_acted_on_once() {
     scratch.write("work/node.pp", "");
     ask_well(&scratch, &[("web1", 7)], 0, 3600);
     let pending = timers(&scratch);
-    // The same, an older one: they ask for nothing, whatever would keep others.
+    // The same trigger and an older one request nothing, even when `again` is disabled.
     scratch.again_well(&["disable", "why"]);
     for number in [7, 6] {
         let said = ask_well(&scratch, &[("web1", number)], 0, 0);
@@ -210,7 +211,7 @@ fn a_number_is_acted_on_once() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     scratch.again_well(&["enable"]);
     assert_eq!(timers(&scratch), pending);
-    // What was refused is new still, and of two only that is new.
+    // A refused trigger is still new, and of two triggers only the new one counts.
     ask_well(&scratch, &[("web1", 7), ("web1", 8)], 0, 3600);
     assert_eq!(
         all_triggers(&scratch, "requested"),
@@ -232,11 +233,11 @@ fn a_number_is_acted_on_once() {
         assert_line(&ask_well(&scratch, &[("web1", 8)], 0, 0)),
         "nothing to do"
     );
-    // Of another command too: the number is the node's.
+    // The number applies to another command too, because it belongs to the node.
     let word = word(&[("web1", 8)], 0);
     let done = scratch.again(&asked(&word, "--delta=0", &["/bin/true"]));
     assert_eq!(assert_line(&done.out), "nothing to do", "{done:?}");
-    // A record that is lost is made anew: what was acted on stays known.
+    // A lost record is created anew: triggers that were acted on are still known.
     for target in fs::read_dir(scratch.path("state/targets")).expect("targets") {
         let _ = fs::remove_file(target.expect("one").path().join("state.json"));
     }
@@ -252,7 +253,7 @@ fn a_number_is_acted_on_once() {
     scratch.assert_nothing_left();
 }
 
-/// Its time is over: nobody can hand it over again.
+/// The trigger's time is over: it can no longer be handed over again.
 #[test]
 fn a_number_is_forgotten_when_its_time_is_over() {
     let scratch = Scratch::new();
@@ -270,18 +271,19 @@ fn a_number_is_forgotten_when_its_time_is_over() {
     scratch.assert_nothing_left();
 }
 
-/// Somebody else's run of the agent began when the trigger was ready: it does its job, and carries it on, also in its reruns, and
-/// both before and after the waiter has noticed.
+/// A run of the agent that began when the trigger was ready satisfies it, and carries it on, in its
+/// reruns too, both before and after the waiter has noticed.
 #[test]
 fn a_run_that_satisfies_a_trigger_carries_it_on() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("puppet")).expect("a directory");
     let lock = scratch.at("puppet/lock");
     scratch.settings(&format!("agent_catalog_run_lockfile = \"{lock}\""));
-    // Of all that may be drawn, what leaves a run the time to begin before, and is not far off.
+    // Searches a number with a drawn delay that leaves time for a run before it, and is not too
+    // long.
     let number = (7..).find(|number| {
         ask_well(&scratch, &[("web1", *number)], 40_000, 0);
-        // One that is due immediately may be gone by now.
+        // A trigger that is due immediately may have started already.
         let due = scratch
             .timers()
             .first()
@@ -299,7 +301,7 @@ fn a_run_that_satisfies_a_trigger_carries_it_on() {
          ask('status', '--json'); hold('go'); ask('status', '--json'); ask('run', '--name', 'own') unless ENV['AGAIN_RUN']
          File.delete('{lock}')"
     );
-    // Not of that command line.
+    // This run has another command line.
     let run = start(&mut scratch.agent_of("node", "cron", &manifest));
     wait_until("it to be satisfied", SHORT, || {
         !scratch.told("satisfied").is_empty()
@@ -321,20 +323,20 @@ fn a_run_that_satisfies_a_trigger_carries_it_on() {
     assert_eq!(triggers(&next["origin"]), []);
     scratch.wait_until_settled();
     assert!(!all_triggers(&scratch, "started").contains(&satisfied[0]));
-    // A run that began later has nothing to do with it.
+    // A run that began later is independent of it.
     start(&mut scratch.agent("later", "ask('status', '--json')")).finish();
     assert!(this_run(&scratch.runs("later")[0], 0)["origin"].is_null());
     scratch.assert_nothing_left();
 }
 
-/// What runs write over their command lines.
+/// Titles that runs write over their command lines.
 pub const TITLES: [&str; 3] = [
     "$0 = \"#{$0} agent --onetime\"",
     "$0 = 'puppet agent: applying configuration'",
     "$0 = 'something else'",
 ];
 
-/// A daemon of the agent, which holds for the file `daemon`.
+/// Starts an agent daemon that waits for the file `daemon`.
 pub fn daemon(scratch: &Scratch) -> Started {
     scratch.write("work/idle.pp", "hold('daemon')");
     let words = ["agent", "--no-daemonize", "--certname", "idle"];
@@ -343,11 +345,11 @@ pub fn daemon(scratch: &Scratch) -> Started {
     daemon
 }
 
-/// A rerun that shows a title in place of its command line is known by its process.
+/// A rerun whose title replaces its command line is identified by its process.
 #[test]
 fn status_finds_the_trigger_of_a_rerun_under_a_title() {
     let scratch = Scratch::new();
-    // None of them is a run of this one.
+    // None of the reruns belongs to this daemon.
     let daemon = daemon(&scratch);
     for (nth, title) in (1..).zip(TITLES) {
         scratch.write(
@@ -374,7 +376,8 @@ fn status_finds_the_trigger_of_a_rerun_under_a_title() {
     scratch.assert_nothing_left();
 }
 
-/// A run that had begun before has not seen what the trigger is about; of an apply, one of another command line neither.
+/// A run that began before the trigger carries nothing, nor does an apply with another command
+/// line.
 #[test]
 fn a_run_that_began_too_early_or_of_something_else_carries_nothing() {
     let scratch = Scratch::new();
@@ -396,7 +399,7 @@ fn a_run_that_began_too_early_or_of_something_else_carries_nothing() {
     scratch.assert_nothing_left();
 }
 
-/// A rerun that was asked for on this node does the job of what is ready, and says so.
+/// A rerun that was requested on this node satisfies the triggers that are ready, and reports it.
 #[test]
 fn a_rerun_of_this_node_does_the_job_of_what_is_ready() {
     let scratch = Scratch::new();
@@ -424,7 +427,7 @@ fn a_rerun_of_this_node_does_the_job_of_what_is_ready() {
     scratch.assert_nothing_left();
 }
 
-/// A due time stays; what needs a later one is the single next.
+/// A due time stays; triggers that need a later one share a single next one.
 #[test]
 fn there_is_one_due_time_and_one_next() {
     let scratch = Scratch::new();
@@ -435,7 +438,7 @@ fn there_is_one_due_time_and_one_next() {
     ask_well(&scratch, &[("web2", 2)], 0, 2000);
     let second = timers(&scratch);
     assert_eq!((second.len(), &second[0]), (2, &first[0]));
-    // In time for what is pending.
+    // These are ready in time for the pending run.
     for (sender, delta) in [("web3", 1500), ("web4", 500), ("web5", 0)] {
         let said = ask_well(&scratch, &[(sender, 3)], 0, delta);
         assert!(
@@ -444,7 +447,7 @@ fn there_is_one_due_time_and_one_next() {
         );
         assert_eq!(timers(&scratch), second);
     }
-    // In time for neither.
+    // This one is ready in time for neither.
     ask_well(&scratch, &[("web6", 4)], 0, 3000);
     let third = timers(&scratch);
     assert_eq!((third.len(), &third[0]), (2, &first[0]));
@@ -455,7 +458,7 @@ fn there_is_one_due_time_and_one_next() {
         .map(|timer| triggers(&timer["origin"]).len())
         .collect();
     assert_eq!(waiting, [3, 3]);
-    // Whoever stops one stops its triggers alone.
+    // Stopping one timer stops only its triggers.
     scratch.again_well(&["stop", "again-fleet"]);
     assert_eq!(
         all_triggers(&scratch, "stopped"),
@@ -465,7 +468,7 @@ fn there_is_one_due_time_and_one_next() {
     scratch.assert_nothing_left();
 }
 
-/// Many come while a run is under way: one run after it, in which all have their job done; none is early.
+/// Many triggers come during a run: one run follows, which satisfies all of them; none is early.
 #[test]
 fn one_run_follows_however_many_came_meanwhile() {
     let scratch = Scratch::new();
@@ -490,7 +493,7 @@ fn one_run_follows_however_many_came_meanwhile() {
     scratch.assert_nothing_left();
 }
 
-/// At the cap triggers wait, whatever is set for others.
+/// At the cap triggers wait, whatever the setting for other requests.
 #[test]
 fn at_the_cap_triggers_wait() {
     let scratch = Scratch::new();
@@ -513,7 +516,8 @@ fn at_the_cap_triggers_wait() {
     scratch.assert_nothing_left();
 }
 
-/// The waiter dies, and the machine is booted anew: the triggers still have their run, once, and not before their time.
+/// The waiter dies, and the machine reboots: the triggers still get their run, once, and not before
+/// they are due.
 #[test]
 fn triggers_outlast_a_reboot() {
     let scratch = Scratch::new();
@@ -529,7 +533,7 @@ fn triggers_outlast_a_reboot() {
     fs::write(&path, text.replace(boot, "another-boot")).expect("written");
     let before = now();
     scratch.again_well(&["resume"]);
-    // More come meanwhile.
+    // More triggers come meanwhile.
     ask_well(&scratch, &[("web2", 2)], 0, 0);
     let runs = scratch.wait_for_runs("node", 1);
     scratch.wait_until_settled();
@@ -548,7 +552,7 @@ fn triggers_outlast_a_reboot() {
     scratch.assert_nothing_left();
 }
 
-/// What is no word is refused with the reason, and changes nothing.
+/// An invalid origin argument is refused with the reason, and changes nothing.
 #[test]
 fn what_is_no_word_is_refused() {
     let scratch = Scratch::new();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use again_test_support::{SHORT, Scratch, WAITS, start, stays, wait_until};
 
-/// A directory whose reruns wait for slots.
+/// Creates a directory whose reruns wait for slots.
 fn with_slots() -> Scratch {
     let scratch = Scratch::new();
     scratch.settings("slots = true");
@@ -49,7 +49,7 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     let (waiter, child) = (scratch.waiter("again"), scratch.question(1));
     assert_eq!(child.parent(), waiter.pid, "the run is the waiter");
     assert_eq!(scratch.asked_for_slots()[0].0, waiter.pid);
-    // It sees what the run saw, and holds nothing of the waiter's.
+    // The script sees the run's environment, and inherits nothing from the waiter.
     let first = &scratch.runs("site")[0];
     let seen = scratch.text("environ");
     for name in ["RIG_MARK", "HOME", "PATH"] {
@@ -76,7 +76,7 @@ fn a_rerun_starts_once_it_has_a_slot_and_nothing_is_left_of_the_question() {
     assert!(!child.alive());
     assert_eq!(scratch.asked_for_slots().len(), 1);
     assert!(scratch.told("delayed").is_empty());
-    // As the rerun of a run that needs no slot.
+    // Reference: the rerun of a run that needs no slot.
     scratch.settings("");
     start(&mut scratch.apply("plain", "ask('run') if NTH == 1")).finish();
     let plain = scratch.wait_for_runs("plain", 2);
@@ -119,7 +119,7 @@ fn a_killed_waiter_takes_its_question_along_and_its_successor_asks_anew() {
     scratch.assert_nothing_left();
 }
 
-/// It asks again after a minute, or when a person does not want to wait.
+/// The waiter retries after a minute, or when a person uses `now`.
 #[test]
 fn without_a_slot_it_says_why_and_asks_again() {
     let scratch = with_slots();
@@ -148,13 +148,13 @@ fn without_a_slot_it_says_why_and_asks_again() {
     scratch.blocked_by_slot(&format!("{again}{killed}"));
     scratch.again_well(&["now"]);
     scratch.question(4);
-    // Four times a minute, if nobody had said that it should not wait.
+    // Without `now`, four attempts would take four minutes.
     assert!(begun.elapsed() < Duration::from_secs(120));
     scratch.answer_slot("0");
     scratch.wait_for_runs("site", 2);
     scratch.wait_until_settled();
     scratch.assert_nothing_left();
-    // Each reason once.
+    // Each reason is recorded once.
     let delayed: Vec<String> = scratch
         .told("delayed")
         .into_iter()
@@ -166,7 +166,7 @@ fn without_a_slot_it_says_why_and_asks_again() {
     assert!(history.contains("delayed   waited "), "{history}");
 }
 
-/// Nobody is there to be asked, and nothing says that a run has to wait for that: it goes ahead, a while later.
+/// The program is missing, and no setting requires a slot: the rerun starts, a while later.
 #[test]
 fn without_the_program_it_goes_ahead_after_a_while() {
     let scratch = with_slots();
@@ -186,7 +186,7 @@ fn without_the_program_it_goes_ahead_after_a_while() {
     );
 }
 
-/// No slot is waited for while the rerun could not use it.
+/// No slot is requested while the rerun could not use it.
 #[test]
 fn what_else_is_in_the_way_is_heard_while_it_waits() {
     let scratch = with_slots();
@@ -201,7 +201,7 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     let (first, child) = (scratch.waiter("again"), scratch.question(1));
     scratch.again_well(&["disable", "freeze"]);
     child.wait_until_gone(SHORT);
-    // The run that asked has ended, so that it stands in nobody's way.
+    // The run that made the request has ended, so it blocks nothing.
     first.wait_until_gone(SHORT);
     let timer = scratch.wait_for_state("again", "held");
     assert_eq!(timer["reason"], "again is disabled: freeze");
@@ -235,7 +235,7 @@ fn what_else_is_in_the_way_is_heard_while_it_waits() {
     assert_eq!(words, ["requested", "resumed", "started", "ended"]);
 }
 
-/// A command that is no run of Puppet needs no slot, and what is run in the foreground waits for none.
+/// A command other than a run of Puppet needs no slot, and a run in the foreground waits for none.
 #[test]
 fn only_reruns_of_puppet_wait() {
     let scratch = with_slots();

@@ -7,18 +7,19 @@ use again_test_support::{
     Dice, SHORT, Scratch, Stamp, Started, assert_line, now, sleep_until, start, timed, wait_until,
 };
 
-/// A run that asks with these words and then goes on until `go`.
+/// Starts a run that makes a request with these words and then continues until `go`.
 fn ask_and_hold(scratch: &Scratch, words: &str) -> Started {
     let manifest = format!("ask('run', {words}) if NTH == 1\nhold('go') if NTH == 1");
     start(&mut scratch.apply("site", &manifest))
 }
 
-/// A run that asks with these words and ends.
+/// Runs a run that makes a request with these words.
 fn ask_and_end(scratch: &Scratch, words: &str) {
     start(&mut scratch.apply("site", &format!("ask('run', {words}) if NTH == 1"))).finish();
 }
 
-/// Stops the only timer there is: gone when `stop` says so, with nothing left, and nothing comes of it.
+/// Stops the only timer; checks that it is gone when `stop` returns, that nothing is left, and that
+/// no further run starts.
 fn assert_stops(scratch: &Scratch, runs: usize) {
     let waiter = scratch.waiter("again");
     let answer = scratch.again(&["stop"]);
@@ -34,7 +35,7 @@ fn assert_stops(scratch: &Scratch, runs: usize) {
     );
     assert!(scratch.told("started").is_empty());
     assert_eq!(scratch.runs("site").len(), runs);
-    // A second time there is nothing to stop.
+    // A second `stop` finds nothing to stop.
     let answer = scratch.again(&["stop"]);
     assert_eq!(
         (answer.code, assert_line(&answer.out).as_str()),
@@ -81,7 +82,7 @@ fn while_another_run_holds_the_agents_lock() {
     scratch.assert_nothing_left();
 }
 
-/// What a process watches by inotify(7), a line each: proc_pid_fdinfo(5).
+/// Returns the lines of proc_pid_fdinfo(5) about a process's inotify(7) watches.
 fn watched_by(pid: i64) -> String {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process");
     let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
@@ -101,7 +102,8 @@ fn while_the_agent_is_disabled() {
     start(&mut scratch.agent("site", &format!("ask('run', {words}) if NTH == 1"))).finish();
     let timer = scratch.wait_for_state("again", "held");
     assert_eq!(timer["reason"], "the puppet agent is disabled: on holiday");
-    // What its wait hangs on, and nothing that any other run writes to: the directories of the lock and of the switch, which comes last.
+    // The watches are those that its wait depends on, and none that any other run writes to: the
+    // directories of the lock and of the switch, which comes last.
     let waiter = timer["waiter"]["pid"].as_i64().expect("a waiter");
     let inode = |path| std::fs::metadata(scratch.path(path)).expect("there").ino();
     let switch = format!("ino:{:x} ", inode("state"));
@@ -138,8 +140,8 @@ fn while_again_is_disabled() {
     assert_eq!(scratch.runs("site").len(), 1);
 }
 
-/// A rerun has asked for one that would follow at once, and ends while `again` is disabled: what follows is held, and that the
-/// rerun ended is told once, however often the waiter looks.
+/// A rerun has requested another one, and ends while `again` is disabled: that one is held, and the
+/// end of the first is recorded once, however often the waiter looks.
 #[test]
 fn disabled_between_a_rerun_and_the_next() {
     let scratch = Scratch::new();
@@ -162,7 +164,8 @@ fn disabled_between_a_rerun_and_the_next() {
     scratch.assert_nothing_left();
 }
 
-/// Held by another rerun of the same target; stopping the timer lets that one go on, `--run` ends it as well.
+/// The timer is held by another rerun of the same target; stopping the timer does not affect that
+/// rerun, `--run` ends it as well.
 #[test]
 fn while_a_rerun_is_under_way_and_the_rerun_too() {
     let scratch = Scratch::new();
@@ -192,7 +195,7 @@ fn while_a_rerun_is_under_way_and_the_rerun_too() {
     assert_eq!(scratch.runs("site")[1].pid(), rerun.pid);
 }
 
-/// A rerun that does not mind TERM is ended by KILL, ten seconds later.
+/// A rerun that ignores TERM is ended with KILL, ten seconds later.
 #[test]
 fn a_rerun_that_ignores_term() {
     let scratch = Scratch::new();
@@ -209,7 +212,8 @@ fn a_rerun_that_ignores_term() {
     scratch.assert_nothing_left();
 }
 
-/// Ruby loses a signal that reaches it as it starts: a young rerun is told a second time, and need not be killed.
+/// Ruby loses a signal that reaches it as it starts: a young rerun gets a second one, and need not
+/// be killed.
 #[test]
 fn a_young_rerun_that_loses_its_first_term() {
     let scratch = Scratch::new();
@@ -230,7 +234,7 @@ fn a_young_rerun_that_loses_its_first_term() {
 fn a_waiter_that_does_not_react() {
     let scratch = Scratch::new();
     ask_and_end(&scratch, "'--delta', '1h'");
-    // Asleep, and not in the middle of writing when it is due.
+    // The waiter is asleep, not in the middle of writing when it is due.
     let waiter = scratch.waiter("again");
     wait_until("the waiter to sleep", SHORT, || {
         waiter.title().contains("waits until")
@@ -260,7 +264,7 @@ fn by_name_and_no_other() {
     );
     assert_eq!(scratch.timers().len(), 3);
 
-    // Of every target that has one of the name.
+    // The timers of this name are stopped in every target.
     let answer = scratch.again(&["stop", "two"]);
     assert_eq!(
         (answer.code, answer.out.lines().count()),
@@ -280,8 +284,9 @@ fn by_name_and_no_other() {
     scratch.assert_nothing_left();
 }
 
-/// Stopped within a few milliseconds of the due time, before and after: either it is stopped and nothing starts, or
-/// there was nothing to stop any more and it starts once. The due times lie within a second, drawn by `again`.
+/// Stopped within a few milliseconds of the due time, before and after: either the timer is stopped
+/// and nothing starts, or there was nothing left to stop and the rerun starts once. `again` draws
+/// the due times within a second.
 #[test]
 fn as_it_becomes_due() {
     const CASES: u64 = 48;
@@ -289,7 +294,7 @@ fn as_it_becomes_due() {
     let scratch = Scratch::new();
     let file = scratch.at("stamps");
     let (mut stopped, mut started) = (0, 0);
-    // Some at a time, so that the waiting overlaps.
+    // Several cases at the same time, so that their waits overlap.
     std::thread::scope(|scope| {
         let cases: Vec<_> = (0..8)
             .map(|thread| {
@@ -315,7 +320,7 @@ fn as_it_becomes_due() {
     println!("{CASES} races (seed {SEED:#x}): {stopped} stopped, {started} started");
 }
 
-/// True if it was stopped.
+/// Returns true if the timer was stopped.
 fn race(scratch: &Scratch, file: &str, name: &str, dice: &mut Dice) -> bool {
     let state = scratch.at(&format!("race-{name}"));
     let state = state.as_str();
@@ -334,17 +339,17 @@ fn race(scratch: &Scratch, file: &str, name: &str, dice: &mut Dice) -> bool {
     ];
     scratch.again_well(&request);
     let mine = |stamps: Vec<Stamp>| stamps.iter().filter(|stamp| stamp.words == [name]).count();
-    // Gone already if it was due at once.
+    // The record may be gone if the timer was due immediately.
     if let Some(record) = scratch.records(&format!("race-{name}")).first()
         && let Some(due) = record["timers"]["again"]["due"].as_u64()
     {
-        // `again stop` needs some milliseconds itself.
+        // `again stop` takes some milliseconds itself.
         let offset = dice.below(8_000_000);
         sleep_until((due + 1_000_000).saturating_sub(offset).max(now()));
     }
     let answer = scratch.again(&["stop", "--state-dir", state]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    // A rerun that is under way is left alone, and that has a line of its own.
+    // A running rerun is not stopped, and that has a line of its own.
     let alone = |line: &&str| line.starts_with("again: left alone: ");
     let mut lines = answer.out.lines().skip_while(alone);
     let line = lines.next().expect("a line");

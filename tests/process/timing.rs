@@ -8,7 +8,8 @@ use again_test_support::{
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long after the run's end (by its own last act) a rerun began, which must not be before the delta was over.
+/// Returns the time from the run's end (its own last action) to the start of the rerun, which must
+/// not be before the delta was over.
 #[track_caller]
 fn wait_of(run: &Past, rerun: &Past, delta: u64) -> u64 {
     let ended = run.ended().expect("ended");
@@ -31,7 +32,7 @@ fn timers_of_different_names_stay_apart() {
     let run = start(&mut scratch.apply("site", manifest));
     scratch.wait_for_answers("site", 4);
     assert_eq!(scratch.timers().len(), 3, "one timer per name");
-    // The one that was replaced may be at something.
+    // The waiter that was replaced may still be working.
     wait_until("one waiter per name", SHORT, || {
         scratch.waiters().len() == 3
     });
@@ -49,7 +50,7 @@ fn timers_of_different_names_stay_apart() {
     let timers = ["again", "two", "four"];
     for (n, name) in timers.iter().enumerate() {
         assert_eq!(runs[n + 1].variable("AGAIN_TIMER").as_deref(), Some(*name));
-        // Apart, and not much later than asked for.
+        // The waits differ, and are not much longer than requested.
         assert!(waits[n] < (n as u64 + 30) * SECOND, "{waits:?}");
     }
     let chains: Vec<_> = runs[1..]
@@ -67,7 +68,8 @@ fn timers_of_different_names_stay_apart() {
     scratch.assert_nothing_left();
 }
 
-/// Two runs of one target ask under one name: one timer, which waits for both of them, and keeps what was promised to each.
+/// Two runs of one target make requests with one name: one timer, which waits for both of them, and
+/// keeps the promise to each.
 #[test]
 fn the_same_name_merges_across_runs() {
     let scratch = Scratch::new();
@@ -89,7 +91,7 @@ fn the_same_name_merges_across_runs() {
         first.process.pid
     );
     assert!(said.contains(&too), "{said}");
-    // The newer request's run ends first.
+    // The run of the newer request ends first.
     scratch.release("second");
     second.finish();
     let waiter = scratch.waiter("again");
@@ -109,7 +111,7 @@ fn the_same_name_merges_across_runs() {
     scratch.assert_nothing_left();
 }
 
-/// A waiter that was killed while it waits for several runs: the next one waits for them too.
+/// A waiter is killed while it waits for several runs: the next one waits for them too.
 #[test]
 fn what_was_promised_to_several_runs_outlives_a_waiter() {
     let scratch = Scratch::new();
@@ -142,7 +144,8 @@ fn what_was_promised_to_several_runs_outlives_a_waiter() {
     scratch.assert_nothing_left();
 }
 
-/// The jitter only spreads reruns: a run that begins while a timer waits for nothing else does its job.
+/// The jitter only spreads reruns: a run that begins while a timer waits for nothing else satisfies
+/// it.
 #[test]
 fn a_run_within_the_jitter_does_the_job() {
     let scratch = Scratch::new();
@@ -151,7 +154,7 @@ fn a_run_within_the_jitter_does_the_job() {
         ask('run', '--name', 'other', '--delta', '1h') if NTH == 2";
     start(&mut scratch.apply("site", manifest)).finish();
     let waiting = scratch.wait_for_state("again", "waiting");
-    // The delta begins when the waiter has seen the end of the run.
+    // The delta begins when the waiter has noticed the end of the run.
     wait_until("the waiter to see the end", SHORT, || {
         scratch.waiter("again").title().contains("waits until")
     });
@@ -161,7 +164,7 @@ fn a_run_within_the_jitter_does_the_job() {
         !scratch.waiter("again").title().contains("is due"),
         "the case is as it should be: {waiting}"
     );
-    // The record comes before the note in the history.
+    // The record is written before the entry in the history.
     wait_until("the timer to be over", SHORT, || {
         scratch.timer("again").is_none() && !scratch.told("satisfied").is_empty()
     });
@@ -176,8 +179,8 @@ fn a_run_within_the_jitter_does_the_job() {
     scratch.assert_nothing_left();
 }
 
-/// A run that holds the agent's lock for longer than `runtimeout` is waited for, or is ended where that is wanted: only
-/// when its time is over, and by KILL if TERM does not help.
+/// A run that holds the agent's lock for longer than `runtimeout` is waited for, or ended if that
+/// is configured: only when its time is over, and with KILL if TERM does not help.
 #[test]
 fn a_stuck_run_is_ended_where_that_is_wanted() {
     for (stuck, trap) in [("report", ""), ("end", ""), ("end", "trap('TERM') {}; ")] {
@@ -185,7 +188,7 @@ fn a_stuck_run_is_ended_where_that_is_wanted() {
         scratch.settings(&format!("stuck = \"{stuck}\""));
         let holder = start(&mut scratch.apply("holder", &format!("{trap}hold('never')")));
         wait_until("the holder", SHORT, || !scratch.runs("holder").is_empty());
-        // As one that splays.
+        // The run takes the lock three seconds after its start, like one that splays.
         sleep_until(holder.process.start * 10_000_000 + 3 * SECOND);
         scratch.write("lock", &holder.process.pid.to_string());
         let ask = format!(
@@ -232,7 +235,7 @@ fn a_stuck_run_is_ended_where_that_is_wanted() {
     }
 }
 
-/// To the nanosecond, by the clock that counts. `helper stamp` notes the time as the first thing it does.
+/// To the nanosecond, by CLOCK_BOOTTIME. `helper stamp` notes the time as the first thing it does.
 #[test]
 fn never_early_and_hardly_late() {
     const CASES: usize = 60;
@@ -266,7 +269,7 @@ fn never_early_and_hardly_late() {
         let case: usize = stamp.words[0].parse().expect("a case");
         let (before, delta, jitter) = asked[case];
         assert!(stamp.at >= before + delta * SECOND, "case {case} is early");
-        // The drawn jitter is at most what was asked for.
+        // The drawn jitter is at most the requested one.
         late.push(stamp.at - before - delta * SECOND);
         assert!(
             late[late.len() - 1] < (jitter + 30) * SECOND,
@@ -278,7 +281,8 @@ fn never_early_and_hardly_late() {
     println!("{CASES} cases, none early");
 }
 
-/// Against the due time on record, which includes the jitter; the same as seen after the end of a run.
+/// Compared with the due time on record, which includes the jitter; and compared with the end of a
+/// run.
 #[test]
 fn never_before_the_due_time_on_record() {
     const CASES: usize = 24;
@@ -306,7 +310,7 @@ fn never_before_the_due_time_on_record() {
             "case {case} is early by {} ns",
             due - stamp.at
         );
-        // What happens before the exec takes its time; when that began is on record too.
+        // The steps before the exec take time; their start is on record too.
         let started = scratch.records(&format!("due/{case}"))[0]["starts"][0]["at"]["uptime"]
             .as_u64()
             .expect("a start");
@@ -343,7 +347,7 @@ fn counted_from_the_request_if_that_was_asked_for() {
     let manifest = "if NTH == 1\nnote('before', now.to_s)\nask('run', '--delta', '1', '--start-timer-now')\nhold('go')\nend";
     let run = start(&mut scratch.apply("site", manifest));
     wait_until("the request", SHORT, || !scratch.timers().is_empty());
-    // Due long ago when the run ends.
+    // The timer has been due for long when the run ends.
     let due = scratch.records("state")[0]["timers"]["again"]["due"]
         .as_u64()
         .expect("known at once");
@@ -364,7 +368,8 @@ fn counted_from_the_request_if_that_was_asked_for() {
     scratch.assert_nothing_left();
 }
 
-/// A lock that names no living puppet is ignored. The times are printed; they are the same as without a lock.
+/// A lock that does not contain the pid of a living puppet is ignored. The times are printed; they
+/// are the same as without a lock.
 #[test]
 fn a_stale_lock_holds_nobody_up() {
     let scratch = Scratch::new();
@@ -412,7 +417,7 @@ fn a_stale_lock_holds_nobody_up() {
             "{case}: the lock is Puppet's, not ours"
         );
     }
-    // What is no file at all is no lock either.
+    // A path that is not a file is not a lock either.
     fs::remove_file(&lock).expect("removed");
     for make in ["directory", "fifo", "dangling link"] {
         let done = std::process::Command::new("/bin/sh")
@@ -441,7 +446,8 @@ fn a_stale_lock_holds_nobody_up() {
     scratch.assert_nothing_left();
 }
 
-/// A living puppet that holds it is waited for by a pidfd, whatever becomes of its lock file meanwhile.
+/// A waiter waits with a pidfd for a living puppet that holds the lock, whatever happens to the
+/// lock file meanwhile.
 #[test]
 fn a_held_lock_is_waited_for() {
     let scratch = Scratch::new();
@@ -477,7 +483,7 @@ fn a_held_lock_is_waited_for() {
     scratch.assert_nothing_left();
 }
 
-/// Two holders one after the other: looked at again after each wait.
+/// Two holders, one after the other: the waiter checks the lock again after each wait.
 #[test]
 fn a_lock_that_is_taken_again_is_waited_for_again() {
     let scratch = Scratch::new();
@@ -485,7 +491,7 @@ fn a_lock_that_is_taken_again_is_waited_for_again() {
     let second = start(&mut scratch.apply("second", "hold('two')"));
     scratch.write("lock", &first.process.pid.to_string());
     let lock = scratch.at("lock");
-    // An apply takes no lock, so no agent's run does its job.
+    // An apply takes no lock, so no agent's run satisfies it.
     start(&mut scratch.apply(
         "site",
         &format!("ask('run', '--agent-catalog-run-lockfile', '{lock}') if NTH == 1"),
@@ -512,7 +518,8 @@ fn a_lock_that_is_taken_again_is_waited_for_again() {
     scratch.assert_nothing_left();
 }
 
-/// An agent's run that began after the due time does the job: the timer ends as satisfied, without a run of its own.
+/// An agent's run that began after the due time satisfies the timer, which ends without a run of
+/// its own.
 #[test]
 fn a_run_that_began_after_the_due_time_does_the_job() {
     let scratch = Scratch::new();
@@ -523,9 +530,9 @@ fn a_run_that_began_after_the_due_time_does_the_job() {
     );
     start(&mut scratch.agent("site", &format!("ask('run', {words}) if NTH == 1"))).finish();
     scratch.wait_for_state("again", "held");
-    // Seen with a start after the due time.
+    // Ensures that the run has a start after the due time.
     pass_a_tick();
-    // Somebody runs the agent by hand; it has the lock.
+    // A person runs the agent by hand; the run holds the lock.
     let by_hand = start(&mut scratch.agent_of("site", "hand", "hold('go')"));
     scratch.write("lock", &by_hand.process.pid.to_string());
     fs::remove_file(scratch.path("disabled")).expect("enabled");
@@ -549,8 +556,8 @@ fn a_run_that_began_after_the_due_time_does_the_job() {
     assert_eq!(scratch.runs("site").len(), 1);
 }
 
-/// A look at the node (`--noop`), a part of it, or a run of another configuration does not do the job: the rerun waits for
-/// its end.
+/// A noop run, a partial one, or a run with another configuration does not satisfy the timer: the
+/// rerun waits for its end.
 #[test]
 fn a_run_of_something_else_after_the_due_time_is_waited_for() {
     for (nth, more) in [
@@ -601,7 +608,8 @@ fn a_run_of_something_else_after_the_due_time_is_waited_for() {
     }
 }
 
-/// The same by the record: a run of this very target that began after the due time and asked for something itself.
+/// The same from the record: a run of this very target began after the due time, and made a request
+/// itself.
 #[test]
 fn a_recorded_run_that_began_after_the_due_time_does_the_job() {
     let scratch = Scratch::new();
@@ -627,7 +635,7 @@ fn a_recorded_run_that_began_after_the_due_time_does_the_job() {
     assert_eq!(scratch.runs("site").len(), 2);
 }
 
-/// A timer that becomes due during a rerun of its target waits for that to end.
+/// A timer that becomes due during a rerun of its target waits for the end of that.
 #[test]
 fn reruns_of_one_target_never_overlap() {
     let scratch = Scratch::new();
@@ -647,7 +655,8 @@ fn reruns_of_one_target_never_overlap() {
     scratch.assert_nothing_left();
 }
 
-/// From the end of the run to the exec of the rerun, as somebody sees it who does not wait for it.
+/// From the end of the run to the exec of the rerun, as a process sees it that does not wait for
+/// the run.
 #[test]
 fn a_rerun_starts_at_once_when_nothing_has_to_be_waited_for() {
     const CASES: usize = 30;
@@ -676,7 +685,7 @@ fn a_rerun_starts_at_once_when_nothing_has_to_be_waited_for() {
     scratch.assert_nothing_left();
 }
 
-/// A rerun that asks again is the next of its chain, and the same target.
+/// A rerun that makes a request continues its chain, with the same target.
 #[test]
 fn a_chain_counts_its_runs() {
     let scratch = Scratch::new();
@@ -708,7 +717,7 @@ fn a_chain_counts_its_runs() {
     scratch.assert_nothing_left();
 }
 
-/// A command that asks for itself is a chain as much as a run of puppet is.
+/// A command that requests itself is a chain, like a run of puppet.
 #[test]
 fn the_reruns_of_a_command_are_one_chain() {
     let scratch = Scratch::new();
@@ -737,7 +746,8 @@ fn the_reruns_of_a_command_are_one_chain() {
     scratch.assert_nothing_left();
 }
 
-/// Whoever starts a daemon from a rerun gives it AGAIN_CHAIN for life; a run below that daemon is not of the chain.
+/// A daemon that is started in a rerun keeps AGAIN_CHAIN for life; a run below that daemon is not
+/// part of the chain.
 #[test]
 fn a_chain_is_not_inherited_by_the_environment() {
     let scratch = Scratch::new();
@@ -757,8 +767,8 @@ fn a_chain_is_not_inherited_by_the_environment() {
     scratch.assert_nothing_left();
 }
 
-/// A chain that does not settle slows down: from the fourth rerun on the range of the jitter doubles. Drawn from twenty times in
-/// each run, so that the draws show it too, and not only what `explain` says.
+/// A chain that does not settle slows down: from the fourth rerun on the range of the jitter
+/// doubles. Each run draws twenty times, so that the draws show it too, not only `explain`.
 #[test]
 fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
     const DRAWS: usize = 20;
@@ -794,7 +804,8 @@ fn the_jitter_of_a_chain_doubles_from_the_fourth_rerun_on() {
     println!("range and widest of {DRAWS} draws, in seconds: {shown:?}");
 }
 
-/// At the cap, with `on_cap = wait`: every rerun comes by itself, as soon as the window allows it, and none within.
+/// At the cap, with `on_cap = wait`, every rerun starts automatically as soon as the window allows
+/// it, and none within.
 #[test]
 fn at_the_cap_a_timer_waits_for_the_window() {
     let scratch = Scratch::new();
@@ -811,7 +822,8 @@ fn at_the_cap_a_timer_waits_for_the_window() {
         .map(|entry| entry["at"]["uptime"].as_u64().expect("a time"))
         .collect();
     assert_eq!(starts.len(), 6);
-    // What the history tells is what the cap counts, however long the disk takes in between.
+    // The cap counts the same starts that the history contains, however long the disk takes in
+    // between.
     let counted: Vec<u64> = scratch.records("state")[0]["starts"]
         .as_array()
         .expect("starts")
@@ -831,7 +843,7 @@ fn at_the_cap_a_timer_waits_for_the_window() {
     for start in starts.windows(3).map(|three| three[2] - three[0]) {
         assert!(start < 45 * SECOND, "long after the window: {starts:?}");
     }
-    // Some had to wait; unless they were told, nothing was shown.
+    // Some had to wait; without their messages, the test shows nothing.
     let lines: Vec<String> = runs[..6]
         .iter()
         .map(|run| run.asked()[0].output.clone())

@@ -3,10 +3,10 @@ use std::fs::{self, File};
 use again_test_support::{IDLE, SHORT, Scratch, wait_until};
 use nix::sys::signal::Signal;
 
-/// Logs of another target, more than are kept.
+/// Number of logs of another target, more than are kept.
 const OLD: usize = 300;
 
-/// How many logs of that target there are.
+/// Returns the number of logs of that target.
 fn old_logs(scratch: &Scratch) -> usize {
     let logs = fs::read_dir(scratch.path("logs")).expect("logs");
     let names = logs.map(|log| log.expect("readable").file_name());
@@ -15,7 +15,7 @@ fn old_logs(scratch: &Scratch) -> usize {
         .count()
 }
 
-/// Runs a command again, to its end.
+/// Runs a command as a rerun, to its end.
 fn rerun(scratch: &Scratch, command: &str) {
     let before = scratch.told("started").len();
     scratch.again_well(&["run", "--jitter", "0", "--", "/bin/sh", "-c", command]);
@@ -75,7 +75,7 @@ fn stop_now_disable_and_enable_skip_quiet_targets() {
         assert_eq!(said.code, Some(0), "{verb}: {said:?}");
         assert_eq!(fs::read_to_string(&quiet).expect("there"), "damaged");
     }
-    // One that goes by all targets names it.
+    // A command that reads all targets reports it.
     assert_eq!(scratch.again(&["status"]).code, Some(1));
     scratch.again_well(&["reset"]);
 }
@@ -99,7 +99,7 @@ fn resume_repairs_the_index_of_what_is_pending() {
         panic!("{:?}", entries());
     };
     fs::remove_file(scratch.path("state/pending").join(entry)).expect("removed");
-    // It is not seen, and so gets no new waiter.
+    // The timer is not seen, and so gets no new waiter.
     scratch.again_well(&["stop"]);
     assert!(scratch.waiters().is_empty());
     let resumed = scratch.again_well(&["resume"]);

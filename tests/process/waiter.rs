@@ -9,7 +9,7 @@ use again_test_support::{
     Past, Permission, Process, SHORT, Scratch, answer, permits, start, stays, wait_until,
 };
 
-/// The run that asks for something in an hour (or what `ask` says), and then goes on until `go`.
+/// Manifest of a run that makes the request `ask` and then continues until `go`.
 fn holding(ask: &str) -> String {
     format!("ask('run', {ask}) if NTH == 1\nhold('go') if NTH == 1")
 }
@@ -19,7 +19,7 @@ fn switches(process: Process) -> u64 {
     count.parse().expect("a number")
 }
 
-/// What a descriptor is for, by what it refers to. Anything unknown is a failure.
+/// Purpose of a descriptor, from its target. An unknown one is a failure.
 fn purpose(scratch: &Scratch, fd: i32, to: &str) -> &'static str {
     match to {
         "/dev/null" if fd <= 2 => "nothing to read, nowhere to write",
@@ -38,7 +38,7 @@ fn purpose(scratch: &Scratch, fd: i32, to: &str) -> &'static str {
     }
 }
 
-/// Sockets and pipes that somebody else holds as well.
+/// Returns the sockets and pipes that other processes hold as well.
 fn shared_with_others(process: Process, descriptors: &BTreeMap<i32, String>) -> Vec<String> {
     let named = |to: &&String| to.starts_with("socket:[") || to.starts_with("pipe:[");
     let own: Vec<&String> = descriptors.values().filter(named).collect();
@@ -81,27 +81,28 @@ fn assert_out_of_reach(scratch: &Scratch, waiter: Process, run: Option<Process>)
         shared_with_others(waiter, &descriptors),
         Vec::<String>::new()
     );
-    // HUP, INT, QUIT, USR1, USR2, TERM and CHLD, which it reads from the signalfd.
+    // HUP, INT, QUIT, USR1, USR2, TERM and CHLD, which the waiter reads from its signalfd.
     assert_eq!(waiter.status("SigBlk").as_deref(), Some("0000000000014a07"));
 }
 
-/// Five waiters, one in each kind of sleep and one that is to follow its run at once, watched for the same 20 seconds.
+/// Five waiters, one in each kind of sleep and one that will follow its run immediately, observed
+/// for the same 20 seconds.
 #[test]
 fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
     let scratch = Scratch::new();
-    // For the run to end.
+    // The first waits for its run to end.
     let run = start(&mut scratch.apply("run", &holding("'--name', 'run', '--delta', '1h'")));
-    // The same, to follow it at once.
+    // The second does the same, and will follow it immediately.
     let soon = start(&mut scratch.apply("soon", &holding("'--name', 'soon'")));
-    // For an hour to pass.
+    // The third waits for an hour to pass.
     start(&mut scratch.apply("due", "ask('run', '--name', 'due', '--delta', '1h')")).finish();
-    // For another puppet, which holds the agent's lock.
+    // The fourth waits for another puppet, which holds the agent's lock.
     let other = start(&mut scratch.apply("other", "hold('other')"));
     scratch.write("lock", &other.process.pid.to_string());
     let lock = scratch.at("lock");
     let ask = format!("ask('run', '--name', 'lock', '--agent-catalog-run-lockfile', '{lock}')");
     start(&mut scratch.apply("lock", &ask)).finish();
-    // For the agent to be enabled.
+    // The fifth waits for the agent to be enabled.
     scratch.write("disabled", "{}");
     let disabled = scratch.at("disabled");
     let ask = format!(
@@ -169,7 +170,8 @@ fn it_is_out_of_reach_small_and_asleep_in_every_phase() {
     }
 }
 
-/// A requester may be started with more open than Puppet would leave it; nothing of that reaches waiter or rerun.
+/// The requester is started with more open descriptors than Puppet leaves; neither waiter nor rerun
+/// inherits them.
 #[test]
 fn it_takes_over_no_descriptor_from_a_careless_caller() {
     let scratch = Scratch::new();
@@ -225,7 +227,8 @@ fn it_takes_over_no_descriptor_from_a_careless_caller() {
     scratch.assert_nothing_left();
 }
 
-/// A waiter that was killed gets a successor from whoever changes something next, of whatever target.
+/// A waiter that was killed gets a successor from the next command that changes anything, of
+/// whatever target.
 #[test]
 fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
     let scratch = Scratch::new();
@@ -276,13 +279,13 @@ fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
         let died = "the waiter of timer 'first' had died";
         assert!(log.matches(died).count() > n, "{log}");
     }
-    // Who only looks changes nothing.
+    // Commands that only read change nothing.
     kill();
     for verb in ["status", "history", "metrics"] {
         scratch.again(&[verb]);
         assert_eq!(scratch.timer("first").expect("there")["state"], "dead");
     }
-    // A refused request too, and 'now' has somebody who hears it.
+    // A refused request starts a successor too, and so `now` reaches a waiter.
     let refused = [&["run", "--max-runs", "0", "--"][..], &["/bin/false"]].concat();
     assert_eq!(scratch.again(&refused).code, Some(1));
     assert_eq!(scratch.timer("first").expect("there")["state"], "waiting");
@@ -293,7 +296,7 @@ fn a_dead_waiter_is_replaced_by_the_next_who_changes_something() {
     scratch.assert_nothing_left();
 }
 
-/// What needs no successor is not written again.
+/// Records that need no successor are not written again.
 #[test]
 fn resume_writes_only_what_changes() {
     use std::os::unix::fs::MetadataExt;
@@ -307,7 +310,7 @@ fn resume_writes_only_what_changes() {
     let killed = waiter.signal(nix::sys::signal::Signal::SIGKILL);
     killed.expect("killed");
     waiter.wait_until_gone(SHORT);
-    // A record that is written takes another one's place.
+    // A written record is a new file.
     let inodes = || {
         let targets = std::fs::read_dir(scratch.path("state/targets")).expect("targets");
         let mut found: Vec<(std::path::PathBuf, u64)> = targets
@@ -330,7 +333,7 @@ fn resume_writes_only_what_changes() {
     scratch.assert_nothing_left();
 }
 
-/// In passing only: what somebody else has locked is theirs to look after.
+/// Only in passing: a target that another process has locked is that process's concern.
 #[test]
 fn a_locked_target_is_passed_by_in_silence() {
     let scratch = Scratch::new();
@@ -352,7 +355,7 @@ fn a_locked_target_is_passed_by_in_silence() {
     scratch.assert_nothing_left();
 }
 
-/// What a rerun has that its run has not; empty if they are alike.
+/// Returns the differences between a rerun and its run; empty if they are alike.
 fn differences(first: &Past, rerun: &Past) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |what: &str, first: String, rerun: String| {
@@ -394,7 +397,7 @@ fn differences(first: &Past, rerun: &Past) -> Vec<String> {
     found
 }
 
-/// What a run is started with: signals ignored and blocked, umask, nice level, limits.
+/// Properties with which a run is started: signals ignored and blocked, umask, nice level, limits.
 #[derive(Debug, Clone, Default)]
 struct Circumstances {
     ignored: &'static [&'static str],
@@ -405,7 +408,7 @@ struct Circumstances {
 }
 
 impl Circumstances {
-    /// Puts them in front of a command.
+    /// Wraps a command so that it starts with these properties.
     fn around(&self, scratch: &Scratch, command: &Command) -> Command {
         let mut words: Vec<std::ffi::OsString> = Vec::new();
         for (mode, signals) in [("ignored", self.ignored), ("blocked", self.blocked)] {
@@ -464,7 +467,7 @@ fn assert_same_circumstances(case: &Circumstances, ask: &str) {
         Vec::<String>::new(),
         "{case:?}"
     );
-    // That the case is the case it says it is.
+    // Checks that the case is set up as intended.
     let bits = |past: &Past, line: &str| u64::from_str_radix(&past.status(line), 16).expect("bits");
     for signal in case.ignored {
         let bit = signal.parse::<u32>().expect("a number") - 1;
@@ -479,7 +482,8 @@ fn assert_same_circumstances(case: &Circumstances, ask: &str) {
     scratch.assert_nothing_left();
 }
 
-/// HUP 1, USR1 10, PIPE 13, TERM 15, CHLD 17, WINCH 28. Ruby itself unblocks every signal as it starts.
+/// HUP 1, USR1 10, PIPE 13, TERM 15, CHLD 17, WINCH 28. Ruby itself unblocks every signal as it
+/// starts.
 #[test]
 fn the_rerun_has_the_signals_of_the_run() {
     let cases: [&[&str]; 6] = [
@@ -500,7 +504,8 @@ fn the_rerun_has_the_signals_of_the_run() {
     println!("{} starting states", cases.len());
 }
 
-/// The first real-time signals (34 and up) are the C library's own business, but a run may have them set all the same.
+/// The first real-time signals (34 and up) belong to the C library, but a run may have them set all
+/// the same.
 #[test]
 fn a_command_has_the_signals_of_its_requester() {
     let cases: [(&[&str], &[&str]); 8] = [
@@ -597,13 +602,13 @@ fn rerun_has_the_raised_priority_of_the_run() {
     assert_same_circumstances(&case, "ask('run')");
 }
 
-/// An Exec's own umask, limits, signals, directory and variables are no business of the rerun.
+/// An Exec's own umask, limits, signals, directory and variables do not affect the rerun.
 #[test]
 fn rerun_has_nothing_of_the_requester() {
     let wrappers = [
         &format!("['/bin/sh', '-c', '{OWN}; exec \"$@\"', 'sh']"),
         "['/usr/bin/nohup']",
-        // It handles HUP, INT, QUIT and TERM, so that its child has them by default.
+        // The program timeout handles HUP, INT, QUIT and TERM, so its child has them by default.
         "['/usr/bin/timeout', '60']",
         "[HELPER, 'blocked', '1', '10', '15', '40', '--']",
         "[HELPER, 'ignored', '13', '15', '17', '--', HELPER, 'blocked', '12', '--']",
@@ -614,7 +619,7 @@ fn rerun_has_nothing_of_the_requester() {
     println!("{} wrappers, in runs of two kinds", wrappers.len());
 }
 
-/// What a requester changes for itself.
+/// Changes that a requester makes for itself.
 const OWN: &str = "trap \"\" HUP USR1 PIPE; umask 077; ulimit -S -n 99; cd /tmp";
 
 /// The requester has lowered its own priority: the waiter raises it again.
@@ -642,7 +647,7 @@ fn assert_requester_leaves_nothing(wrapper: &str) {
     }
 }
 
-/// TERM blocked or ignored in the run says nothing about the waiter: it can be stopped.
+/// TERM is blocked or ignored in the run, but the waiter can be stopped.
 #[test]
 fn it_can_be_stopped_whatever_signals_the_run_blocks() {
     for (ignored, blocked) in [(&["15", "1"][..], &[][..]), (&[][..], &["15", "10"][..])] {
@@ -667,7 +672,8 @@ fn it_can_be_stopped_whatever_signals_the_run_blocks() {
     }
 }
 
-/// SIGTERM to a waiter, as at shutdown, is not `again stop`: the timer stays on record, to be seen and to be resumed.
+/// SIGTERM to a waiter, as at shutdown, is not `again stop`: the timer stays on record, visible and
+/// resumable.
 #[test]
 fn a_signal_to_end_leaves_its_timer_on_record() {
     use nix::sys::signal::Signal;
@@ -695,11 +701,11 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
         );
         let text = scratch.again(&["status"]).out;
         assert!(text.contains("its waiter is dead"), "{text}");
-        // A new request of the same name takes its place.
+        // A new request of the same name replaces it.
         start(&mut scratch.apply("site", "ask('run', '--delta', '1h')")).finish();
         assert_eq!(scratch.timers().len(), 1);
         assert_eq!(scratch.timers()[0]["waiter"]["alive"], true);
-        // The new waiter sees to that.
+        // The new waiter removes the order.
         wait_until("the dead one's order to go", SHORT, || {
             scratch.orders("state").len() == 1
         });
@@ -708,7 +714,8 @@ fn a_signal_to_end_leaves_its_timer_on_record() {
     }
 }
 
-/// A process has ended with its last thread, whichever that is: until then it may write to its log, which is not brought to its size.
+/// A process ends with its last thread, whichever that is: until then it may write to its log,
+/// which is not truncated.
 #[test]
 fn a_rerun_whose_first_thread_has_ended_runs_on() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Measures, and writes the tables of doc/numbers from what was measured.
+//! Runs the benchmarks, and writes the tables of doc/numbers from the results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ const ROOMS: [&str; 11] = [
     "charge", "cost", "waiter", "exit", "chain", "scale", "quiet", "herd", "size", "fleet", "crowd",
 ];
 
-/// Which layers' rows each table has, what its columns are, and which of a row's columns these are.
+/// Table of doc/numbers: the layers whose rows it has, its columns, and the columns of a row that
+/// they come from.
 struct Table {
     file: &'static str,
     layers: &'static [&'static str],
@@ -60,7 +61,7 @@ const TABLES: [Table; 4] = [
     },
 ];
 
-/// What was measured of a layer.
+/// Results of a layer.
 struct Part {
     layer: String,
     rows: String,
@@ -68,7 +69,8 @@ struct Part {
     load: String,
 }
 
-/// Measures the layers. Prints the rows of those that are named; without a name measures all, and writes the tables.
+/// Measures the layers. Prints the rows of the named ones; without names, measures all layers and
+/// writes the tables.
 pub fn bench(options: &Options) -> Result<()> {
     let is_all = options.layers.is_empty();
     let layers: Vec<&str> = match is_all {
@@ -97,7 +99,7 @@ pub fn bench(options: &Options) -> Result<()> {
         return Ok(());
     }
     let plots = repository().join("target/plots");
-    // No plot of an earlier run may pass for one of this.
+    // Plots of an earlier run must not be mistaken for new ones.
     let _ = fs::remove_dir_all(&plots);
     fs::create_dir_all(&plots)?;
     let before = sums()?;
@@ -128,7 +130,8 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The benchmark of a layer, which thousands of processes may take, each with a few descriptors.
+/// Returns the benchmark command of a layer, which may use thousands of processes, each with a few
+/// descriptors.
 fn program(layer: &str, seconds: u32) -> Command {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
@@ -142,7 +145,7 @@ fn program(layer: &str, seconds: u32) -> Command {
         .arg(seconds.to_string())
         .arg(target.join("bench-programs/again-bench"))
         .arg(layer)
-        // The program before its symbols were removed.
+        // The program with its symbols.
         .env(
             "AGAIN_SYMBOLS",
             target.join("x86_64-unknown-linux-musl/release/again"),
@@ -150,7 +153,7 @@ fn program(layer: &str, seconds: u32) -> Command {
     command
 }
 
-/// SHA-256 of both programs.
+/// Returns the SHA-256 sums of both programs.
 fn sums() -> Result<[String; 2]> {
     let sum = |variable, file: &str| -> Result<String> {
         let program = std::env::var_os(variable);
@@ -206,7 +209,7 @@ fn write_tables(parts: &[Part], plots: &Path, sums: &[String; 2]) -> Result<()> 
     Ok(())
 }
 
-/// Processors, kernel, and the file system under the state.
+/// Describes the processors, the kernel, and the file system under the state.
 fn machine() -> Result<String> {
     let info = fs::read_to_string("/proc/cpuinfo")?;
     let model = info

@@ -1,4 +1,4 @@
-//! What is done to the sources, and with them.
+//! Tasks for the sources of again.
 
 /// Benchmarks and their tables.
 mod bench;
@@ -54,7 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the tests that compare files with what they should be, and write them with this variable.
+/// Runs the tests that compare files with their expected content; with this variable they write
+/// them.
 fn write(variable: &str, programs: &[&str]) -> Result<bool> {
     let mut command = Command::new("cargo");
     command.args(["test", "--quiet", "--workspace"]);
@@ -65,7 +66,7 @@ fn write(variable: &str, programs: &[&str]) -> Result<bool> {
     succeeds(command.args(filters).env(variable, "1"))
 }
 
-/// Whether a command succeeds in the root of the repository.
+/// Runs a command in the root of the repository; returns whether it succeeds.
 fn succeeds(command: &mut Command) -> Result<bool> {
     let status = command.current_dir(repository()).status();
     Ok(status.with_context(|| format!("{command:?}"))?.success())
@@ -76,7 +77,7 @@ fn failure(e: anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Does it; whether all was well.
+/// Runs a task; returns whether it succeeded.
 fn run(task: &Task) -> Result<bool> {
     match task {
         Task::Test(options) => return test::test(options),
@@ -86,13 +87,13 @@ fn run(task: &Task) -> Result<bool> {
         Task::Bench(options) => bench::bench(options)?,
         Task::Lines => checks::lines::show(),
         Task::Completions => return write("AGAIN_WRITE_COMPLETIONS", &["operator", "manual"]),
-        // Says so where none were checked.
+        // The script reports it if no advisories were checked.
         Task::Advisories => return succeeds(Command::new("tests/tools/deny").arg("advisories")),
     }
     Ok(true)
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("a parent").to_owned()

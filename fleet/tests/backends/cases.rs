@@ -9,14 +9,15 @@ use tokio::time::{Instant, sleep, timeout};
 use super::pause::pause;
 use super::{Stage, TIMES};
 
-/// Much longer than anything here takes.
+/// Time limit, much longer than any operation takes.
 const LONG: Duration = Duration::from_secs(120);
 
 fn keys(list: &List) -> Vec<&str> {
     list.values.iter().map(|value| value.key.as_str()).collect()
 }
 
-/// A list, once it is so. A member of a cluster may not know yet what another one has confirmed.
+/// Returns a list when it satisfies the condition. A member of a cluster may not know yet what
+/// another one has confirmed.
 async fn listed<S: Stage>(
     stage: &S,
     backend: &S::Backend,
@@ -33,7 +34,7 @@ async fn listed<S: Stage>(
     }
 }
 
-/// How many values a list has, once it is so many.
+/// Waits until a list has this number of values; returns the number.
 async fn count<S: Stage>(stage: &S, backend: &S::Backend, below: &str, wanted: usize) -> usize {
     let list = listed(stage, backend, below, |list| list.values.len() == wanted).await;
     list.values.len()
@@ -145,16 +146,16 @@ pub async fn only_the_revision_that_was_read_is_removed(stage: &impl Stage) {
     assert_eq!(count(stage, &backend, "to/", 1).await, 1);
     assert_eq!(backend.remove(&key, new).await, Ok(()));
     assert_eq!(count(stage, &backend, "to/", 0).await, 0);
-    // Gone is gone.
+    // Removing a missing key succeeds.
     assert_eq!(backend.remove(&key, new).await, Ok(()));
     assert_eq!(backend.remove(&stage.key("to/a/s/never"), 1).await, Ok(()));
-    // What is put again is another.
+    // A value that is written again has another revision.
     backend.put(&key, b"again", None).await.expect("put");
     assert_eq!(backend.remove(&key, new).await, Err(Error::Conflict));
 }
 
-/// A member of a cluster may show a key as gone that the leader knows to be there again; that is no answer. On one server this
-/// cannot happen, but holds too.
+/// A member of a cluster may show a key as removed although the leader knows that it exists again;
+/// that must not be the answer. A single server cannot do this, but the test holds there too.
 pub async fn key_that_is_there_again_is_not_told_as_gone(stage: &impl Stage) {
     let (backend, other) = (stage.client().await, stage.client().await);
     let key = stage.key("to/a/s/n");
@@ -181,7 +182,7 @@ pub async fn a_key_is_created_where_none_is<S: Stage>(stage: &S) {
     backend.remove(&key, first).await.expect("removed");
     let second = loop {
         match backend.create(&key, b"", &lease).await {
-            // A member of a cluster may not know yet that the key is gone.
+            // A member of a cluster may not know yet that the key is removed.
             Err(Error::Conflict) if !stage.speaks_for_all() => pause(2).await,
             answer => break answer.expect("created"),
         }
@@ -190,7 +191,8 @@ pub async fn a_key_is_created_where_none_is<S: Stage>(stage: &S) {
     backend.revoke(lease).await.expect("revoked");
 }
 
-/// Workers race for a key that stands for a lock, each for a number of turns; the count behind it is exact.
+/// Workers race for the key of a lock, each for a number of turns; the count that the lock protects
+/// must be exact.
 pub async fn of_many_that_create_one_wins<S: Stage>(stage: &S) {
     if !S::HAS_PLACES {
         return;
@@ -204,11 +206,11 @@ pub async fn of_many_that_create_one_wins<S: Stage>(stage: &S) {
         let key = stage.key("lock/a");
         for _ in 0..TURNS {
             let (lease, revision) = loop {
-                // A lease may end before its turn comes.
+                // A lease may end before the worker's turn comes.
                 let lease = backend.grant().await.expect("a lease");
                 match backend.create(&key, b"mine", &lease).await {
                     Ok(revision) => break (lease, revision),
-                    // A cluster takes a moment to say which member leads a new stream.
+                    // A cluster takes a moment to elect the leader of a new stream.
                     Err(Error::Conflict | Error::Unreachable(_)) => {
                         let _ = backend.revoke(lease).await;
                         pause(2).await;
@@ -268,7 +270,7 @@ pub async fn a_feed_tells_what_came_after_a_revision(stage: &impl Stage) {
         .follow(&prefix, list.revision)
         .await
         .expect("followed");
-    // Of several writes to a key older ones may be left out.
+    // Of several writes to a key, older ones may be left out.
     let mut told = BTreeMap::new();
     while told.get("here") != Some(&Some(b"2".to_vec())) {
         let change = next(&mut feed).await;
@@ -314,7 +316,7 @@ pub async fn a_feed_tells_what_comes_once_and_in_order(stage: &impl Stage) {
             "{change:?} is not {revision}"
         );
     }
-    // Of two writes to one key the older may be left out.
+    // Of two writes to one key, the older one may be left out.
     let mut change = next(&mut feed).await;
     if matches!(&change, Change::Put(value) if value.revision == revision) {
         change = next(&mut feed).await;
@@ -325,7 +327,7 @@ pub async fn a_feed_tells_what_comes_once_and_in_order(stage: &impl Stage) {
     );
 }
 
-/// Giving up waiting loses nothing.
+/// Dropping a wait loses no change.
 pub async fn a_feed_may_be_left_and_taken_up(stage: &impl Stage) {
     let backend = stage.client().await;
     let list = backend.list(&stage.key("to/a/")).await.expect("listed");
@@ -368,10 +370,10 @@ pub async fn a_lease_takes_its_keys_along<S: Stage>(stage: &S) {
     backend.revoke(revoked).await.expect("revoked");
     let live = async || keys(&backend.list(&stage.key("lock/")).await.expect("listed")).len();
     assert_eq!(count(stage, &backend, "lock/", 2).await, 2);
-    // A member that lags shows, once, what was there before.
+    // A member that lags may show once what existed before.
     while live().await > 0 || live().await > 0 {
         assert!(since.elapsed() < LONG, "they live on");
-        // Often, so that one of the lists is under way when they end.
+        // A short pause, so that one of the lists is under way when they end.
         pause(1).await;
     }
     assert!(
@@ -394,7 +396,7 @@ pub async fn a_renewed_lease_lives<S: Stage>(stage: &S) {
         .expect("created");
     let since = Instant::now();
     while since.elapsed() < TIMES.lease * 2 {
-        // Time itself is tested: a lease lives on while it is renewed.
+        // Time itself is tested: a lease lives while it is renewed.
         sleep(TIMES.lease / 4).await;
         backend.renew(&lease).await.expect("renewed");
     }
@@ -417,7 +419,7 @@ pub async fn a_lease_that_has_ended_is_not_renewed<S: Stage>(stage: &S) {
         let list = backend.list(&stage.key("lock/")).await.expect("listed");
         !list.values.is_empty()
     };
-    // A member of a cluster that lags behind may not show the key yet.
+    // A member of a cluster that lags may not show the key yet.
     while since.elapsed() < TIMES.lease || is_listed().await {
         pause(100).await;
     }
@@ -425,7 +427,8 @@ pub async fn a_lease_that_has_ended_is_not_renewed<S: Stage>(stage: &S) {
     assert_eq!(count(stage, &backend, "lock/", 0).await, 0, "it is back");
 }
 
-/// What slots are made of: a place is a revision that nothing but its own lease moves or keeps. Where a backend has no places, it says so.
+/// Basis of slots: a queue position is a revision that only its own lease moves or keeps. A backend
+/// without queue positions reports so.
 pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S) {
     let backend = stage.client().await;
     let lease = backend.grant().await.expect("a lease");
@@ -441,7 +444,8 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
         return;
     }
     let first = created.expect("created");
-    // What may be written only while nobody has a place is refused now, and written afterwards.
+    // A write that is allowed only while a key has no position is refused now, and succeeds
+    // afterwards.
     let aside = stage.key("move/g/a");
     let refused = backend.put_unless(&aside, b"x", &key).await;
     assert_eq!(refused, Err(Error::Conflict));
@@ -463,7 +467,8 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     ] {
         assert_eq!(conflicting, Err(Error::Conflict));
     }
-    // Renewed for twice as long as it lives, by another connection, that found it by its number: the place is the same.
+    // Another connection finds the lease by its number and renews it for twice its lifetime: the
+    // position is the same.
     let other = stage.client().await;
     let found = other.lease(backend.number(&lease)).expect("a lease");
     drop(lease);
@@ -480,7 +485,7 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
         let put = backend.put_unless(&aside, text, &key).await;
         put.expect("put");
     }
-    // Whoever puts the same there has another place, and has written once.
+    // A put of the same value gives the key another position, with one write.
     let again = backend.put(&key, b"x", None).await.expect("put");
     assert_eq!(written().await, (again, again, 1));
     let over = backend.grant().await.expect("a lease");
@@ -492,7 +497,8 @@ pub async fn a_place_is_replaced_once_and_kept_by_its_lease<S: Stage>(stage: &S)
     assert_eq!(late, Err(Error::Conflict));
 }
 
-/// What removes the place of a dead node: only while the place and the node's beat are what they were.
+/// Removes the queue position of a dead node only while the position and the node's beat are
+/// unchanged.
 pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(stage: &S) {
     let backend = stage.client().await;
     let [place, beat] = ["slot/g/a", "beat/a"].map(|below| stage.key(below));
@@ -505,7 +511,7 @@ pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(
     let first = put(&place).await;
     let one = put(&beat).await;
     for (revision, at) in [
-        // A beat where none was; another place; another beat.
+        // A beat that did not exist; another position; another beat.
         (first, 0),
         (first - 1, one),
         (one, one),
@@ -515,11 +521,11 @@ pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(
         let refused = remove(revision, at).await;
         assert_eq!(refused, Err(Error::Conflict), "{revision} {at}");
     }
-    // It has beaten since.
+    // The node has sent another beat since.
     let two = put(&beat).await;
     assert_eq!(remove(first, one).await, Err(Error::Conflict));
     assert_eq!(count(stage, &backend, "slot/", 1).await, 1);
-    // Whoever follows is told.
+    // A follower is notified.
     let list = listed(stage, &backend, "slot/", |_| true).await;
     let below = stage.key("slot/g/");
     let feed = backend.follow_removals(&below, list.revision).await;
@@ -527,9 +533,9 @@ pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(
     assert_eq!(remove(first, two).await, Ok(()));
     let change = next(&mut feed).await;
     assert!(matches!(&change, Change::Removed { key, .. } if *key == place));
-    // It is gone already.
+    // The position is removed already.
     assert_eq!(remove(first, two).await, Err(Error::Conflict));
-    // Without a beat.
+    // There is no beat.
     backend.remove(&beat, two).await.expect("removed");
     let again = put(&place).await;
     assert_eq!(remove(again, two).await, Err(Error::Conflict));
@@ -537,7 +543,7 @@ pub async fn place_is_removed_only_while_place_and_beat_are_unchanged<S: Stage>(
     assert_eq!(count(stage, &backend, "slot/", 0).await, 0);
 }
 
-/// However many are behind it, and however their keys are ordered.
+/// The list does not depend on the number of positions behind, nor on the order of keys.
 pub async fn those_before_a_place_are_listed_in_their_order_and_who_goes_is_told<S: Stage>(
     stage: &S,
 ) {
@@ -564,7 +570,7 @@ pub async fn those_before_a_place_are_listed_in_their_order_and_who_goes_is_told
         let listed: Vec<u64> = values.iter().map(|value| value.revision).collect();
         assert_eq!(listed, places[is], "{until} {most}");
     }
-    // No more than a page more than was asked for, the oldest.
+    // At most one page more than requested, and the oldest.
     let list = backend
         .oldest(&prefix, places[149], 20)
         .await
@@ -607,7 +613,7 @@ pub async fn a_value_outlives_its_ttl_by_little_or_is_kept<S: Stage>(stage: &S) 
         .put(&stage.key("to/a/s/long"), b"x", long)
         .await
         .expect("put");
-    // Time itself is tested: neither value has ended yet.
+    // Time itself is tested: neither value has expired yet.
     sleep(Duration::from_secs(1)).await;
     assert_eq!(count(stage, &backend, "to/a/", 2).await, 2);
     let since = Instant::now();
@@ -639,7 +645,7 @@ pub async fn what_is_too_large_is_said_and_nothing_breaks(stage: &impl Stage) {
     }
     let list = listed(stage, &backend, "node/", |list| !list.values.is_empty()).await;
     assert_eq!(list.values[0].revision, revision);
-    // The largest that this program writes fits.
+    // The largest value that again-fleet writes fits.
     let most = vec![b'x'; again_fleet::wire::envelope::MOST];
     let revision = backend.put(&key, &most, None).await.expect("put");
     let is_newest = |list: &List| list.values.iter().any(|value| value.revision == revision);
@@ -647,7 +653,8 @@ pub async fn what_is_too_large_is_said_and_nothing_breaks(stage: &impl Stage) {
     assert_eq!(list.values[0].bytes, most);
 }
 
-/// Longer than what a client of gRPC reads in one answer: many nodes, or somebody who fills the backend.
+/// The list is longer than a gRPC client reads in one answer, as with many nodes or a hostile
+/// writer.
 pub async fn a_long_list_is_whole(stage: &impl Stage) {
     let backend = stage.client().await;
     let list = backend.list(&stage.key("to/a/")).await.expect("listed");
@@ -678,7 +685,7 @@ pub async fn a_long_list_is_whole(stage: &impl Stage) {
     }
 }
 
-/// The list of the latest values, once it is so.
+/// Returns the list of the latest values when it satisfies the condition.
 async fn latest<S: Stage>(
     stage: &S,
     backend: &S::Backend,
@@ -707,7 +714,8 @@ pub async fn latest_lists_the_newest_values_up_to_a_limit(stage: &impl Stage) {
     let gone = stage.key("to/a/s/gone");
     let revision = backend.put(&gone, b"x", None).await.expect("put");
     backend.remove(&gone, revision).await.expect("removed");
-    // Neither keys nor sizes are in the order of revisions. More are stored than are read together.
+    // Neither keys nor sizes are in the order of revisions. More values are stored than are read
+    // together.
     for n in 0..150 {
         let key = stage.key(&format!("to/a/s/{:03}", (n * 7) % 150));
         let bytes = vec![b'x'; (n * 13) % 50 + 1000 * (n % 60 / 59)];
@@ -741,7 +749,7 @@ pub async fn latest_lists_the_newest_values_up_to_a_limit(stage: &impl Stage) {
         (bytes(few - 1), 2),
         (bytes(0), 0),
     ] {
-        // The number of values is not always made full use of.
+        // A backend may return fewer values than the limit allows.
         let fewest = if limit.values < 150 {
             count - count / 8
         } else {
@@ -757,7 +765,7 @@ pub async fn latest_lists_the_newest_values_up_to_a_limit(stage: &impl Stage) {
     }
 }
 
-/// A segment of the prefix may be any.
+/// The prefix contains a segment of any value.
 pub async fn latest_lists_one_segment_below_any_other(stage: &impl Stage) {
     let backend = stage.client().await;
     for below in ["a/s/1", "b/s/2", "b/t/3", "s/s/4", "s/a/s"] {
@@ -785,7 +793,7 @@ pub async fn latest_lists_one_segment_below_any_other(stage: &impl Stage) {
     );
 }
 
-/// Values at some of many keys, without those that are missing or too long.
+/// `get` returns the values of those keys that exist and are not too long.
 pub async fn get_leaves_out_what_is_missing_or_too_long<S: Stage>(stage: &S) {
     if !S::HAS_PLACES {
         return;
@@ -793,7 +801,7 @@ pub async fn get_leaves_out_what_is_missing_or_too_long<S: Stage>(stage: &S) {
     let backend = stage.client().await;
     let key = |n: usize| stage.key(&format!("to/a/s/{n:03}"));
     for n in (0..150).filter(|n| n % 3 > 0) {
-        // Several of the long ones have no room in one answer.
+        // Several of the long values do not fit into one answer.
         let length = if n % 3 == 1 { 5 } else { 200_000 };
         backend
             .put(&key(n), &vec![b'x'; length], None)
@@ -828,7 +836,7 @@ pub async fn a_watch_tells_everything_and_then_what_changes(stage: &impl Stage) 
     assert!(
         matches!(watch.next().await, Event::Changed(Change::Put(value)) if value.revision == two)
     );
-    // Nothing is told twice.
+    // No change is reported twice.
     watch.list_again();
     assert_eq!(watch.next().await, Event::Complete);
     backend.remove(&key, one).await.expect("removed");
@@ -839,7 +847,7 @@ pub async fn a_watch_tells_everything_and_then_what_changes(stage: &impl Stage) 
     );
 }
 
-/// As a lease ends.
+/// The key is removed when its lease ends.
 pub async fn a_watch_tells_removals_that_no_feed_told<S: Stage>(stage: &S) {
     if !S::HAS_PLACES {
         return;

@@ -1,5 +1,5 @@
-//! TLS with servers of OpenSSL that are limited to one thing, with a real etcd and nats-server, and what is said where it
-//! fails.
+//! TLS between a real etcd or nats-server, or servers of OpenSSL with limited algorithms, and
+//! clients; and the messages when it fails.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -23,10 +23,12 @@ use super::rights::connect_and_list;
 use super::run;
 use super::servers::{Kind, Server, free_port, tls};
 
-/// Keys that servers may have, by the names of their certificates: RSA, P-256, P-384 and Ed25519.
+/// Key types that servers may have, by the names of their certificates: RSA, P-256, P-384 and
+/// Ed25519.
 const KEYS: [&str; 4] = ["server.test", "web2.test", "lb1.test", "ed25519"];
 
-/// `openssl s_server`, which answers each line with its bytes in reverse, and ends with its value.
+/// Process of `openssl s_server`, which answers each line with its bytes in reverse. It is killed
+/// when the value is dropped.
 struct LimitedServer {
     port: u16,
     child: Child,
@@ -38,7 +40,7 @@ impl LimitedServer {
         LimitedServer::open(certificate, &[&verify, words].concat())
     }
 
-    /// One that asks for no client certificate.
+    /// Starts a server that does not request a client certificate.
     fn open(certificate: &str, words: &[&str]) -> LimitedServer {
         let (ca, port) = (Ca::get(), free_port());
         let mut command = Command::new("openssl");
@@ -71,7 +73,7 @@ impl LimitedServer {
         format!("https://localhost:{}", self.port)
     }
 
-    /// Sends it a line, and has the answer.
+    /// Whether the server answers a line.
     async fn answers(&self, tls: &Tls) -> std::io::Result<bool> {
         self.answers_to(configuration(tls).expect("certificates"))
             .await
@@ -133,8 +135,8 @@ fn client_is_let_in_whatever_key_the_backend_has() {
     }
 }
 
-/// The error of a look at a server over etcd's client, and its remedy. An alert that comes after the handshake may be lost
-/// when a write fails first.
+/// Error of a connection attempt through etcd's client, and its remedy. An alert that comes after
+/// the handshake may be lost when a write fails first.
 fn refusal(address: &str, with: &Tls) -> (String, &'static str) {
     let mut lost = Vec::new();
     for _ in 0..4 {
@@ -164,7 +166,7 @@ fn each_failure_of_tls_has_its_remedy() {
     let no_list = with(&|tls| tls.crl = Ca::get().read("foreign-crl.pem"));
     let expired = tls("expired");
     for (certificate, words, with, todo) in [
-        // What the server has is not enough for both.
+        // The server's algorithms are not sufficient.
         ("p521", &[][..], &ours, "must not be P-521"),
         (
             "server.test",
@@ -178,7 +180,7 @@ fn each_failure_of_tls_has_its_remedy() {
             &ours,
             "allow TLS 1.2 or 1.3 on the server",
         ),
-        // The server's certificate.
+        // Faults of the server's certificate.
         ("expired", &[], &ours, "renew the server's certificate"),
         ("future", &[], &ours, "set the clock"),
         (
@@ -194,7 +196,7 @@ fn each_failure_of_tls_has_its_remedy() {
             "the server's certificate is revoked",
         ),
         ("server.test", &[], &no_list, "the file crl lacks the list"),
-        // This node's.
+        // Faults of this node's certificate.
         (
             "server.test",
             &["-CAfile", "foreign-ca.pem"],
@@ -225,7 +227,8 @@ fn each_failure_of_tls_has_its_remedy() {
     );
 }
 
-/// A server that asks for no client certificate lets everybody in: who believes its word refuses it.
+/// A server that does not request a client certificate admits everybody; a client whose settings
+/// trust the backend refuses it.
 #[test]
 fn server_that_is_open_to_everybody_is_refused_where_its_word_is_believed() {
     let (signed, mut believed) = (tls("web1.test"), tls("web1.test"));
@@ -236,7 +239,7 @@ fn server_that_is_open_to_everybody_is_refused_where_its_word_is_believed() {
         run(async {
             assert!(matches!(open.answers(&signed).await, Ok(true)));
             assert!(matches!(closed.answers(&believed).await, Ok(true)));
-            // Another server asked for a certificate, and broke off.
+            // Another server requested a certificate, and broke off.
             let asked = configuration(&believed).expect("certificates");
             asked.client_auth_cert_resolver.resolve(&[], &[]);
             assert!(open.answers_to(asked).await.is_err());
@@ -261,7 +264,7 @@ fn key_that_cannot_be_used_is_named() {
     assert!(remedy(&why).is_some(), "{why}");
 }
 
-/// With "leaf" the lists of the CAs above are not needed; with "off" none is.
+/// With "leaf" the lists of the CAs above are not needed; with "off" no list is.
 #[test]
 fn revocation_is_looked_at_as_far_as_the_setting_says() {
     let server = Server::with_certificate(Kind::Etcd, "web1.test");
@@ -301,7 +304,7 @@ fn server_without_tls_is_named() {
     assert!(found.contains("does not use TLS there"), "{why}: {found}");
 }
 
-/// A revoked server is refused by the newest list of the CA, over both backends.
+/// The newest revocation list of the CA excludes a revoked server, for both backends.
 #[test]
 fn revoked_backend_is_refused() {
     for kind in [Kind::Etcd, Kind::Nats] {

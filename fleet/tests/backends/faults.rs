@@ -1,4 +1,4 @@
-//! A server that falls silent, dies, comes back, or comes back without its data.
+//! Servers that freeze, die, come back, or come back without their data.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::servers::{Kind, Server, tls};
 use super::{OnEtcd, OnNats, OnServer, Stage, TIMES, run};
 
 const LONG: Duration = Duration::from_secs(300);
-/// How long nothing may be told before a watch is to list again, as a service has it do with each beat.
+/// Time without a change after which a watch lists again, as the service does with each beat.
 const BEAT: Duration = Duration::from_secs(10);
 
-/// Asks until the backend says yes.
+/// Repeats a put until it succeeds; returns the revision.
 async fn put(backend: &impl Backend, key: &str) -> u64 {
     let since = Instant::now();
     loop {
@@ -60,7 +60,7 @@ async fn gone(stage: &impl Stage, server: &Server) {
     server.kill();
     let listed = backend.list(&stage.key("to/a/")).await;
     assert!(matches!(listed, Err(Error::Unreachable(_))), "{listed:?}");
-    // By now it is known that nothing gets there.
+    // By now the client knows that the server is unreachable.
     let during = backend.put(&stage.key("to/a/s/during"), b"x", None).await;
     assert!(matches!(during, Err(Error::Unreachable(_))), "{during:?}");
     let removed = backend.remove(&key, list.values[0].revision).await;
@@ -76,7 +76,7 @@ async fn gone(stage: &impl Stage, server: &Server) {
     );
 }
 
-/// What a watch tells until this key stands there and everything was told.
+/// Events of a watch until this key has a value and the watch is complete.
 async fn until<E: Backend>(watch: &mut Watch<'_, E>, key: &str) -> Vec<Event> {
     let mut told = Vec::new();
     let is_it =
@@ -106,7 +106,7 @@ async fn watched(stage: &impl Stage, server: &Server) {
         "{lost:?}"
     );
     server.run();
-    // A client of its own: both find their way back.
+    // Two clients: both reconnect.
     let after = stage.key("to/a/s/after");
     let (_, told) = tokio::join!(put(&writer, &after), until(&mut watch, &after));
     assert!(told.contains(&Event::Complete) || watch.next().await == Event::Complete);
@@ -128,7 +128,8 @@ async fn wiped(stage: &impl Stage, server: &Server) {
     server.kill();
     server.wipe();
     server.run();
-    // Put again by its sender, which keeps it: another write, though its revision may be lower.
+    // The sender, which has kept the trigger, puts it again: this is another write, though its
+    // revision may be lower.
     let (_, told) = tokio::join!(put(&writer, &stays), until(&mut watch, &stays));
     let since = Instant::now();
     let mut told = told;
@@ -152,7 +153,7 @@ async fn written(stage: &impl Stage, server: &Server) {
     let prefix = stage.key("to/a/");
     put(&writer, &stage.key("to/a/s/first")).await;
     let lease = backend.grant().await.expect("a lease");
-    // The first one may only open the way.
+    // The first call may only open the connection.
     for _ in 0..2 {
         backend.renew(&lease).await.expect("renewed");
     }
@@ -229,7 +230,8 @@ fn a_watch_outlives_a_compaction() {
     });
 }
 
-/// The server says that a consumer is gone, or says nothing of it: then the next list finds what the feed did not tell.
+/// Whether the server reports the deletion of a consumer or not, the next list finds what the feed
+/// did not report.
 #[test]
 fn a_watch_outlives_its_consumer() {
     let server = Server::start(Kind::Nats);
@@ -261,7 +263,7 @@ fn a_watch_outlives_its_consumer() {
         put(&backend, &keys[2]).await;
         watch.list_again();
         until(&mut watch, &keys[2]).await;
-        // Another feed has taken its place.
+        // Another feed has replaced it.
         while timeout(BEAT / 10, watch.next()).await.is_ok() {}
         put(&backend, &keys[3]).await;
         let told = timeout(LONG, watch.next()).await.expect("it is told");
@@ -272,7 +274,7 @@ fn a_watch_outlives_its_consumer() {
     });
 }
 
-/// Nodes that come to a server which lost a stream make it again, at the same time.
+/// Nodes that connect to a server that lost a stream create it again, at the same time.
 #[test]
 fn a_stream_may_be_made_by_many_at_once() {
     let server = Server::start(Kind::Nats);
@@ -294,7 +296,7 @@ fn a_stream_may_be_made_by_many_at_once() {
     });
 }
 
-/// More than an answer may hold, after a page that held little.
+/// The values exceed an answer's maximum size, after a page that held little.
 #[test]
 fn a_list_of_the_largest_values_is_whole() {
     let server = Server::start(Kind::Etcd);
@@ -315,7 +317,7 @@ fn a_list_of_the_largest_values_is_whole() {
     });
 }
 
-/// What breaks is the way to it, in the midst of a call and of a watch.
+/// The connection breaks in the middle of a call and of a watch.
 #[test]
 fn connection_that_ends_is_told_in_plain_words() {
     let server = Server::start(Kind::Etcd);
@@ -341,7 +343,7 @@ fn connection_that_ends_is_told_in_plain_words() {
     });
 }
 
-/// What it holds is still read, and the client need not connect anew.
+/// The stored values can still be read, and the client need not reconnect.
 async fn full(stage: &impl Stage) {
     let backend = stage.client().await;
     let large = vec![b'x'; 1 << 20];
@@ -356,7 +358,7 @@ async fn full(stage: &impl Stage) {
     };
     assert!(matches!(refused, Error::Full(_)), "{refused:?}");
     let list = backend.list(&stage.key("to/a/")).await.expect("listed");
-    // etcd still takes the value that uses its quota up, and says then that there is no room.
+    // etcd still accepts the value that exceeds its quota, and only then reports that it is full.
     let found = list.values.len();
     assert!(
         found == stored || found == stored + 1,
@@ -391,7 +393,7 @@ fn values_that_end_share_leases_which_may_be_lost() {
         }
         let one = leases();
         assert_eq!(one.len(), 1, "{one:?}");
-        // An administrator ends it.
+        // An administrator revokes the lease.
         server.etcdctl("web1.test", &["lease", "revoke", &one[0]]);
         assert!(leases().is_empty());
         backend
@@ -410,7 +412,7 @@ fn values_that_end_share_leases_which_may_be_lost() {
     });
 }
 
-/// Each of three is killed in turn, so the leader is one of them; then two are.
+/// Kills each of three members in turn, so the leader is one of them; then two at the same time.
 async fn one_of_three_dies(
     backend: &impl Backend,
     key: impl Fn(&str) -> String,
@@ -428,7 +430,7 @@ async fn one_of_three_dies(
         tokio::join!(put(backend, &back), until(&mut watch, &back));
         written.push(back);
     }
-    // A member that was killed may list before it knows all again.
+    // A member that was killed may list before it has caught up.
     let since = Instant::now();
     loop {
         let list = backend.list(&key("to/a/")).await;
@@ -471,7 +473,7 @@ fn a_cluster_of_nats_goes_on_without_one() {
     run(async {
         let since = Instant::now();
         let backend = loop {
-            // They may be choosing a leader.
+            // The members may be electing a leader.
             let (node, namespace) = (
                 "web1.test".parse().expect("a certname"),
                 "test".parse().expect("a namespace"),
@@ -486,7 +488,7 @@ fn a_cluster_of_nats_goes_on_without_one() {
     });
 }
 
-/// A megabyte of events, as one of many.
+/// Writes a number of values of one megabyte, as large as one batch of events.
 async fn fill(backend: &impl Backend, stage: &impl Stage, count: u32) {
     for n in 0..count {
         let key = stage.key(&format!("event/a/x/{n:05}"));
@@ -503,7 +505,7 @@ fn an_etcd_keeps_room_for_what_is_worth_more_than_events() {
         let backend = stage.client().await;
         backend.has_room().await.expect("an empty one has room");
         fill(&backend, &stage, 140).await;
-        // Not the one that has asked a moment ago.
+        // A new client, because the first one has cached the answer.
         let full = stage.client().await.has_room().await;
         assert!(
             matches!(&full, Err(Error::Full(why)) if why.contains("128 MiB")),

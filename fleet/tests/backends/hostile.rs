@@ -1,4 +1,4 @@
-//! What another client writes so that a list of the latest values reads more than it may.
+//! Values of another client that could make a list of the latest values exceed its limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const LIMIT: Limit = Limit {
     bytes: 20_000,
     values: 64,
 };
-/// A payload that is longer than the limit.
+/// Payload longer than the limit.
 const LONG: &[u8] = &[b'x'; 30_000];
 
 fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
@@ -29,7 +29,7 @@ fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
     headers
 }
 
-/// Publishes a message with this block of headers as it is, also where a client would not write it so.
+/// Publishes a message with this raw block of headers, which a client library might not send.
 async fn publish_raw(server: &Server, subject: &str, block: &str, payload: &[u8]) {
     let stream = TcpStream::connect(("localhost", server.port)).await;
     let mut stream = BufReader::new(stream.expect("connected"));
@@ -44,7 +44,7 @@ async fn publish_raw(server: &Server, subject: &str, block: &str, payload: &[u8]
         format!("{words}\r\nSUB answer 1\r\nHPUB {subject} answer {length} {all}\r\n{block}");
     let bytes = [text.as_bytes(), payload, b"\r\n"].concat();
     stream.write_all(&bytes).await.expect("sent");
-    // Until the server says that it is stored.
+    // Reads until the server confirms that the message is stored.
     let mut answer = String::new();
     while !answer.contains("\"seq\"") {
         let mut part = [0; 512];
@@ -54,7 +54,7 @@ async fn publish_raw(server: &Server, subject: &str, block: &str, payload: &[u8]
     }
 }
 
-/// Lists the latest values after five small ones were put.
+/// Puts five small values, and lists the latest values.
 async fn listed_after_five(stage: &impl Stage) -> (List, Vec<String>) {
     let backend = stage.client().await;
     let mut keys = Vec::new();
@@ -162,7 +162,8 @@ fn list_and_watch_go_on_past_a_message_with_a_status_of_its_writer() {
     });
 }
 
-/// The client library closes the connection when it cannot parse headers: no node can read past them.
+/// The client library closes the connection when it cannot parse headers: no node can read past
+/// them.
 #[test]
 fn malformed_headers_end_a_list_until_an_operator_purges_them() {
     let server = shared(Kind::Nats);
@@ -197,7 +198,7 @@ fn malformed_headers_end_a_list_until_an_operator_purges_them() {
     });
 }
 
-/// Keys of which the newest fill more than one answer, and values of which several do.
+/// Long keys of which the newest fill more than one answer, and long values of which several do.
 #[test]
 fn latest_reads_past_long_keys_and_values_up_to_the_limit() {
     let server = Server::start(Kind::Etcd);
@@ -221,7 +222,7 @@ fn latest_reads_past_long_keys_and_values_up_to_the_limit() {
         }
         let (list, keys) = listed_after_five(&stage).await;
         let listed: Vec<&str> = list.values.iter().map(|one| one.key.as_str()).collect();
-        // Only those that fit into the smaller limit of the small ones.
+        // Only the values that fit into the smaller limit for small ones.
         assert_eq!(
             (listed, list.is_cut),
             (keys.iter().map(|key| &**key).collect(), true)

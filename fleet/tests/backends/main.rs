@@ -1,15 +1,15 @@
-//! One suite for all backends: memory, a real etcd and a real nats-server, with TLS by the certificates of a Puppet CA. Each
-//! case is a test of each backend.
+//! Test suite for all backends: memory, a real etcd and a real nats-server, with TLS certificates
+//! of a Puppet CA. Each case is a test of each backend.
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// What every backend does.
+/// Behaviour of every backend.
 mod cases;
-/// TLS with servers that are limited, and what is said where it fails.
+/// TLS with limited servers, and the messages when it fails.
 mod encryption;
-/// What only a server can suffer.
+/// Faults that only a server can have.
 mod faults;
-/// What other clients write.
+/// Values that other clients write.
 mod hostile;
 #[path = "../support/memory.rs"]
 mod in_memory;
@@ -19,7 +19,7 @@ mod operator;
 mod pause;
 #[path = "../support/relay.rs"]
 mod relay;
-/// What a server does not let a node do.
+/// Operations that a server denies to a node.
 mod rights;
 #[path = "../support/servers.rs"]
 mod servers;
@@ -36,29 +36,30 @@ use again_fleet::backend::{Backend, Error, Times};
 use in_memory::Memory;
 use servers::{Kind, Server, tls};
 
-/// A backend with an empty fleet in it.
+/// Backend with an empty fleet in it.
 trait Stage {
     type Backend: Backend;
-    /// Whether a value goes when its ttl is over; else its reader has to look at the time in it.
+    /// Whether the backend removes a value when its ttl is over; otherwise its reader must check
+    /// the time in it.
     const ENDS_VALUES: bool;
-    /// Whether a key keeps its place while its lease is renewed.
+    /// Whether a key keeps its queue position while its lease is renewed.
     const HAS_PLACES: bool = true;
 
-    /// Whether one server speaks for all: of many that create one key at once only one is told that it did, and a list knows all that
-    /// was confirmed.
+    /// Whether a single server answers: of several clients that create one key at the same time
+    /// only one succeeds, and a list contains everything that was confirmed.
     fn speaks_for_all(&self) -> bool {
         true
     }
 
-    /// Another client.
+    /// Returns another client.
     async fn client(&self) -> Self::Backend;
 
-    /// A key or a prefix of the fleet's.
+    /// Returns a key or a prefix of the fleet.
     fn key(&self, below: &str) -> String;
 }
 
-/// Times for a busy machine: a lease that can be waited for, and a call that has longer than in the service, since a
-/// cluster chooses new leaders meanwhile.
+/// Times for a busy machine: a lease short enough to wait for, and a longer time limit for calls
+/// than the service has, because a cluster elects leaders meanwhile.
 const TIMES: Times = Times {
     call: Duration::from_secs(20),
     lease: Duration::from_secs(5),
@@ -79,7 +80,7 @@ impl Stage for InMemory {
     }
 }
 
-/// A namespace of its own on a server.
+/// Separate namespace on a server.
 struct OnServer<'s> {
     server: &'s Server,
     namespace: String,
@@ -104,7 +105,8 @@ impl OnServer<'_> {
             .expect("a client")
     }
 
-    /// Tries more than once, as the service does: a cluster of three on a busy machine may be choosing a leader.
+    /// Connects, with retries as in the service: a cluster of three on a busy machine may be
+    /// electing a leader.
     async fn nats(&self, node: &str) -> Nats {
         self.nats_with(node, TIMES).await
     }
@@ -162,13 +164,13 @@ impl Stage for OnNats<'_> {
     }
 }
 
-/// The server that the cases share; it ends with this program.
+/// Server that the cases share; it ends with this program.
 fn shared(kind: Kind) -> &'static Server {
     static SERVERS: [OnceLock<Server>; 2] = [OnceLock::new(), OnceLock::new()];
     SERVERS[kind as usize].get_or_init(|| Server::start(kind))
 }
 
-/// The same as a cluster: one of its members, each in turn.
+/// Member of the cluster that the cases share; each of the three in turn.
 fn shared_member(kind: Kind) -> &'static Server {
     static CLUSTERS: [OnceLock<[Server; 3]>; 2] = [OnceLock::new(), OnceLock::new()];
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -176,7 +178,7 @@ fn shared_member(kind: Kind) -> &'static Server {
     &members[NUMBER.fetch_add(1, Ordering::Relaxed) as usize % 3]
 }
 
-/// The releases that this suite met, for whoever reads its output.
+/// Prints the releases that this suite has tested.
 #[test]
 fn releases() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -209,7 +211,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(bounded);
 }
 
-/// Runs it on a member of the cluster, which is there first.
+/// Runs a test on a member of the cluster, which is started before.
 fn run_on(kind: Kind, test: impl AsyncFnOnce(&'static Server)) {
     let member = shared_member(kind);
     run(test(member));

@@ -1,7 +1,8 @@
-//! What a server does not let a node do.
+//! Operations that a server denies to a node.
 //!
-//! The rights are those that the class common::again::backend gives: each node reads and removes below its own `to/`, and fires at
-//! everyone. NATS can say besides that a node writes as itself only.
+//! The rights are those that the class common::again::backend sets: each node reads and removes
+//! below its own `to/`, and sends triggers to all nodes. NATS can also ensure that a node writes
+//! only as itself.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +33,7 @@ fn key(below: &str) -> String {
     format!("again/v1/test/{below}")
 }
 
-/// A file of the class common::again::backend, as Puppet writes it.
+/// Returns a file of the class common::again::backend, as Puppet writes it.
 fn written(template: &str, values: &str) -> String {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module");
     let scratch = tempfile::tempdir().expect("a directory");
@@ -54,7 +55,7 @@ fn written(template: &str, values: &str) -> String {
     text
 }
 
-/// What the class has on a node with an etcd: the script, and what it reads.
+/// Files that the class creates on a node with an etcd: the script, and its input.
 struct Enrolment {
     dir: TempDir,
 }
@@ -85,7 +86,7 @@ impl Enrolment {
         self.script(&["--check"]).status.success()
     }
 
-    /// Gives these nodes theirs, as Puppet's Exec does.
+    /// Gives these nodes their rights, as Puppet's Exec does.
     fn enrol(&self, nodes: &[&str]) {
         let lines: String = nodes.iter().map(|node| format!("{node}\n")).collect();
         fs::write(self.dir.path().join("nodes"), lines).expect("written");
@@ -102,7 +103,8 @@ impl Enrolment {
     }
 }
 
-/// What became of triggers, and the targets of a rolling run: a node writes below its own name, and reads all.
+/// Statuses of triggers, and the targets of a rolling run: a node writes below its own name, and
+/// reads all.
 async fn stories_are_written_by_their_node_and_read_by_all(
     web1: &impl Backend,
     web2: &impl Backend,
@@ -111,7 +113,7 @@ async fn stories_are_written_by_their_node_and_read_by_all(
     web1.put(&own, b"x", None).await.expect("its own story");
     let another = key("story/web2=test/x/y");
     denied("another's story", web1.put(&another, b"x", None).await);
-    // With its own name where another one's is expected.
+    // The key has the node's own name where another's is expected.
     let inside = key("story/x/web1=test/y");
     denied("a story elsewhere", web1.put(&inside, b"x", None).await);
     let there = web2.put(&another, b"x", None).await.expect("its own story");
@@ -187,7 +189,8 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         events_are_told_by_their_node_and_read_by_all(&web1, &web2).await;
         stories_are_written_by_their_node_and_read_by_all(&web1, &web2).await;
         let lease = web1.grant().await.expect("a lease");
-        // Who waits for a slot is seen by all. Rights are for ranges of keys, and a node's own are in as many as there are groups.
+        // All nodes can read which nodes wait for a slot. Rights are for ranges of keys, and a
+        // node's own keys are in as many as there are groups.
         let place = key("slot/any group/web1=test");
         let first = web1.create(&place, b"", &lease).await.expect("a place");
         let second = web1.replace(&place, b"x", first, &lease).await;
@@ -197,7 +200,8 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             1
         );
         web2.remove(&place, second).await.expect("released");
-        // Each beats for itself, and its place is removed while its beat is what it was, by whoever sees it dead.
+        // Each node writes its own beat; any node that detects its death removes its queue position
+        // while the beat is unchanged.
         let beat = key("beat/web1=test");
         let at = web1.put(&beat, b"x", None).await.expect("a beat");
         let read = web2.list(&beat).await.expect("another's beat").values;
@@ -210,7 +214,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         assert_eq!(early, Err(Error::Conflict));
         let evicted = web2.remove_while(&place, there, (&beat, at)).await;
         assert_eq!(evicted, Ok(()));
-        // Any of them may be a candidate, or an operator's.
+        // Any node may be a candidate, or an operator's.
         for below in ["lock/db", "move/db/web1=test"] {
             let there = web1.put(&key(below), b"x", None).await.expect(below);
             assert_eq!(web2.list(&key(below)).await.expect(below).values.len(), 1);
@@ -234,13 +238,13 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
             1
         );
         web2.remove(&register, revision).await.expect("removed");
-        // A certificate of the CA whose name is no user's.
+        // A certificate of the CA whose name is not a user's.
         let stranger = stage.etcd("lb1.test").await;
         denied(
             "a stranger's list",
             stranger.list(&key("to/lb1=test/")).await,
         );
-        // A new node, and two that are gone, while rights are asked for.
+        // A new node, and two that are decommissioned, while rights are requested.
         enrolment.enrol(&["web2.test", "lb1.test"]);
         stranger
             .list(&key("to/lb1=test/"))
@@ -249,7 +253,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
         web2.list(&key("to/web2=test/")).await.expect("as before");
         denied("who is gone", web1.put(&register, b"x", None).await);
     });
-    // Data that is lost takes the rights along.
+    // A loss of the data includes the rights.
     server.kill();
     server.wipe();
     server.run();
@@ -261,7 +265,7 @@ fn etcd_keeps_nodes_out_of_each_others_registers() {
 fn nats_keeps_nodes_to_themselves() {
     let values = "{ nodes => ['web1.test', 'web2.test', 'n01.test'], namespaces => ['test'] }";
     let configuration = written("again-backend-nats-rights.epp", values);
-    // This one may hear answers, and no messages.
+    // This node may receive answers, but no messages.
     let configuration = configuration.replace("_INBOX_n01=test.>", "_INBOX_n01=test.*.*");
     let server = Server::configured(Kind::Nats, &configuration);
     run(async {
@@ -316,7 +320,7 @@ fn nats_keeps_nodes_to_themselves() {
             web2.list(&key("to/web2=test/")).await,
         ];
         assert_eq!(kept.map(|list| list.expect("listed").values.len()), [2, 1]);
-        // Each call is told its own reason.
+        // Each call gets its own reason.
         let [to, results] = ["to", "result"].map(|room| key(&format!("{room}/web2=test/")));
         let (facts, all) = (key("node/web2=test"), key("node/"));
         let (put, listed, followed, granted) = tokio::join!(
@@ -375,7 +379,7 @@ fn nats_keeps_nodes_to_themselves() {
                 .len(),
             0
         );
-        // A certificate of the CA whose name is no user's.
+        // A certificate of the CA whose name is not a user's.
         let (node, namespace) = (
             "lb1.test".parse().expect("a certname"),
             "test".parse().expect("a namespace"),
@@ -392,7 +396,8 @@ fn nats_keeps_nodes_to_themselves() {
     });
 }
 
-/// Publishes a message of web2.test's with which a server replaces all messages of the stream, if that is allowed there.
+/// Publishes a message of web2.test's that makes a server replace all messages of the stream, if
+/// that is allowed.
 async fn replace_all(server: &Server, room: &str, below: &str) {
     let bucket = format!("again_test_{room}");
     let operator = Operator::of(server, &format!("KV_{bucket}")).await;
@@ -435,13 +440,13 @@ fn streams_that_let_one_message_replace_all_are_changed() {
             assert_eq!(there.expect("listed").values.len(), 1, "{room}");
             let operator = Operator::of(&server, &format!("KV_again_test_{room}")).await;
             let found = operator.ask("STREAM.INFO", "", json!({})).await;
-            // All other settings that this server knows are as before.
+            // All other settings that this server knows are unchanged.
             assert_eq!(found["config"], made["config"]);
         }
     });
 }
 
-/// What comes of a look at a server, with these certificates.
+/// Connects to a server with these certificates, and lists.
 pub async fn connect_and_list(kind: Kind, address: String, with: &Tls) -> Result<(), Error> {
     match kind {
         Kind::Etcd => {
@@ -458,7 +463,8 @@ pub async fn connect_and_list(kind: Kind, address: String, with: &Tls) -> Result
     }
 }
 
-/// Another CA of the same name: neither side believes the other. Nor is a server believed at an address that is not in its certificate.
+/// Another CA of the same name: neither side trusts the other. A server at an address that is not
+/// in its certificate is not trusted either.
 #[test]
 fn a_foreign_certificate_does_not_get_in() {
     for kind in [Kind::Etcd, Kind::Nats] {

@@ -12,7 +12,7 @@ use again_fleet::wire::event::{Change, Event};
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
 
-/// A node with calls that wait.
+/// Directory of a node with pending calls.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -30,7 +30,7 @@ impl Place {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// A call of a shell script, which has the directory as its first argument.
+    /// Adds a call of a shell script, whose first argument is the directory.
     fn put(&self, rule: &str, n: u64, script: &str) {
         let directory = self.0.path().to_str().expect("plain");
         let command = ["/bin/sh", "-c", script, "sh", directory];
@@ -88,14 +88,14 @@ impl Place {
         command.env("LEAK", "1").stdin(Stdio::null());
     }
 
-    /// Until nothing waits. What it logged.
+    /// Runs `again-fleet call` until no call is pending; returns its log.
     fn work(&self) -> String {
         let log = text(&self.command().output().expect("started"));
         assert_eq!(self.waiting(), 0, "{log}");
         log
     }
 
-    /// One that goes on beside this test.
+    /// Starts `again-fleet call` beside the test.
     fn start(&self) -> Child {
         let child = self.command().stderr(Stdio::piped()).spawn();
         child.expect("started")
@@ -112,7 +112,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// A process that was killed is there until the kernel has ended it.
+/// Waits until the kernel has ended a killed process.
 fn ends(pid: &str) {
     wait_until("its end", SHORT, || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -154,7 +154,7 @@ fn the_calls_of_a_rule_are_made_one_by_one_in_their_order() {
 #[test]
 fn rules_go_side_by_side() {
     let place = Place::new();
-    // Each ends when the other has begun.
+    // Each script ends when the other has begun.
     let script = |own: &str, other: &str| {
         format!(r#"cd "$1"; : >{own}; until [ -e {other} ]; do sleep 0.01; done; echo {own} >>met"#)
     };
@@ -201,7 +201,7 @@ fn killed_in_between_it_calls_again_with_the_same_id() {
     place.put("a", 2, "exit 0");
     let mut child = place.start();
     let pid = place.wait_for("pid");
-    // One is enough.
+    // Only one process works at a time.
     let second = place.command().output().expect("started");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(
@@ -288,7 +288,7 @@ fn a_program_that_is_missing_is_said_and_stops_nothing() {
 #[test]
 fn a_program_inherits_nothing() {
     let place = Place::new();
-    // A shell has variables of its own.
+    // A shell sets variables of its own.
     let script = place.path("program");
     fs::write(&script, "#!/bin/sh\ncat /proc/self/environ | tr '\\0' '\\n' | sort\npwd\nls /proc/self/fd | tr '\\n' ' '\n").expect("written");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -307,7 +307,7 @@ fn a_program_inherits_nothing() {
     let home = format!("HOME={}", home.display());
     let path =
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin";
-    // The last one is the directory that ls itself reads.
+    // The last descriptor is the directory that ls itself reads.
     let said: Vec<&str> = said
         .into_iter()
         .filter(|line| !line.starts_with("PWD="))

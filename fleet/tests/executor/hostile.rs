@@ -1,4 +1,5 @@
-//! A compromised service: it may send what it likes, and cannot make this node run what no accepted node has signed.
+//! Compromised service: it may send anything, and cannot make this node run a trigger that no
+//! accepted node has signed.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -24,7 +25,7 @@ use crate::ca::Ca;
 use crate::fired::{by, sealed, trigger, unsigned};
 use crate::node::Node;
 
-/// What becomes of one value, and why.
+/// Outcome of one value, and the reason.
 fn one(node: &Node, value: Vec<u8>) -> (Outcome, String) {
     let answer = node.one(&value);
     (answer.outcome, answer.why)
@@ -123,7 +124,7 @@ fn a_revocation_counts_for_the_very_next_value() {
         (outcome, why.as_str()),
         (Outcome::Refused, "the certificate of web1.test was revoked")
     );
-    // What only this node's operator can mend loses nothing.
+    // An error that only this node's operator can fix discards nothing.
     revoke("crl-old.pem");
     let (outcome, why) = one(&node, by("web1.test", &trigger("web1.test")));
     assert_eq!(outcome, Outcome::Held, "{why}");
@@ -153,7 +154,7 @@ fn what_is_too_old_or_from_the_future_is_not_run() {
     assert_eq!(node.calls().len(), 0);
 }
 
-/// Whatever is sent, nothing is run, and the next question is answered.
+/// Nothing that is sent is run, and the executor answers the next question.
 #[test]
 fn any_bytes_on_the_socket_end_with_the_connection() {
     let node = Node::new();
@@ -162,7 +163,7 @@ fn any_bytes_on_the_socket_end_with_the_connection() {
     let bytes = proptest::collection::vec(any::<u8>(), 0..64);
     let spoilt = (0..question.len(), any::<u8>()).prop_map({
         let question = question.clone();
-        // In the lengths, or in what is signed.
+        // A byte in the lengths is changed, or one in the signed part.
         move |(at, byte)| {
             let mut spoilt = question.clone();
             spoilt[at] ^= byte | 1;
@@ -178,7 +179,7 @@ fn any_bytes_on_the_socket_end_with_the_connection() {
     });
     let sent = runner.run(&strategy, |bytes| {
         let mut stream = node.connect();
-        // It may have heard enough before the end.
+        // The executor may close the connection before the end.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -207,14 +208,15 @@ fn lengths_that_are_too_large_are_refused_unread() {
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .expect("set");
-        // It hangs up although more could come: an end, or a reset if it left some unread.
+        // The executor closes the connection although more data could come: with an end, or with a
+        // reset if it left some unread.
         let hung_up = match stream.read(&mut [0]) {
             Ok(bytes) => bytes == 0,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         };
         assert!(hung_up, "{bytes:?}");
     }
-    // One comes after the other.
+    // Connections are served one after the other.
     let taken = one(&node, by("web1.test", &trigger("web1.test"))).0;
     assert_eq!(taken, Outcome::Taken);
     let errors = node.errors();
@@ -228,7 +230,7 @@ fn lengths_that_are_too_large_are_refused_unread() {
     }
 }
 
-/// Who sends nothing keeps others waiting for a while, and not for ever.
+/// A client that sends nothing delays others for a while, but not forever.
 #[test]
 fn who_hangs_is_hung_up_on() {
     let node = Node::new();
@@ -246,16 +248,16 @@ fn who_hangs_is_hung_up_on() {
     drop(silent);
 }
 
-/// Sends SIGKILL to the process of the pidfd that is its standard input.
+/// Perl code that sends SIGKILL to the process of the pidfd on its standard input.
 const KILL: &str = "syscall(424, 0, 9, 0, 0)";
-/// A user without rights, as the service is.
+/// User without privileges, like the service's.
 const NOBODY: u32 = 65534;
 
 #[test]
 fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let node = Node::new();
     let mut run = Command::new("sleep");
-    // One that outlives a failed test holds no pipe of the runner.
+    // A process that outlives a failed test must not hold a pipe of the test runner.
     let run = run.arg("600").stdout(Stdio::null()).stderr(Stdio::null());
     let mut run = run.spawn().expect("sleep");
     let id = Id::from_bits(1);
@@ -264,7 +266,7 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let running = json!({ "pid": run.id(), "chain": "c", "origin": origin });
     let status = json!({ "schema": 1, "targets": [{ "timers": [], "running": running }] });
     node.helper_shows("status", &status.to_string());
-    // A process counts if it started a tick of the clock before the question, or earlier.
+    // A process counts if it started a clock tick before the question, or earlier.
     let pid = i32::try_from(run.id()).expect("a pid");
     let started = process::identify(pid).expect("alive").started();
     let later = started + Span::from_nanos(20_000_000);
@@ -279,7 +281,7 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     let [pidfd] = &pidfds[..] else {
         panic!("{pidfds:?}: {}", node.errors())
     };
-    // Nothing is passed for triggers that are not asked for.
+    // No descriptors are passed for other triggers than those in the question.
     assert!(node.became(&Id::from_bits(2)).1.is_empty());
     if rustix::process::geteuid().is_root() {
         let copy = pidfd.try_clone().expect("a copy");
@@ -292,7 +294,7 @@ fn pidfd_of_a_run_is_passed_and_gives_no_right_to_signal_it() {
     assert!(!is_readable_by(pidfd.as_fd(), Instant::now()).expect("polled"));
     run.kill().and_then(|()| run.wait()).expect("its end");
     assert!(is_readable_by(pidfd.as_fd(), Instant::now()).expect("polled"));
-    // The status names it still: nothing can be waited for.
+    // The status still names the process, but there is no descriptor to wait for.
     let (answer, pidfds) = node.became(&id);
     assert!(answer.is_unwatched && pidfds.is_empty());
 }

@@ -1,5 +1,5 @@
-//! The executor as a process of its own, started by its socket, with certificates of a real Puppet CA. A script stands in for the
-//! helper and writes down what it was asked.
+//! Executor as a process, started through its socket, with certificates of a real Puppet CA. A
+//! script instead of `again` writes down its arguments.
 
 #[path = "../support/ca.rs"]
 mod ca;
@@ -45,7 +45,7 @@ fn what_an_accepted_node_has_signed_is_passed_on() {
         panic!("{call:?}")
     };
     assert_eq!([run, origin], ["run", "--origin"]);
-    // The command is this node's own, and comes behind the end of the options.
+    // The command is this node's own, and comes after the end of the options.
     let expected = [
         "--name=again-fleet",
         "--delta=2",
@@ -73,7 +73,7 @@ fn nothing_is_taken_twice() {
         at: new.at - 1,
         ..trigger("web1.test")
     };
-    // The same id under another number and name is the same trigger.
+    // The same id with another number and name is the same trigger.
     let again = Trigger {
         number: new.number + 1,
         name: "other".parse().expect("a name"),
@@ -87,7 +87,7 @@ fn nothing_is_taken_twice() {
         outcomes(&node.hand_over(&[by("web1.test", &old)])),
         [Outcome::Superseded]
     );
-    // Nor by another process, which has it from the disk.
+    // Another process does not run it either, because it reads the ledger from the disk.
     node.wait_until_idle();
     assert_eq!(
         outcomes(&node.hand_over(&[value, by("web1.test", &old)])),
@@ -110,7 +110,7 @@ fn nothing_is_taken_twice() {
     assert_eq!(node.calls().len(), 2);
 }
 
-/// An upgrade does not wait until nobody asks any more.
+/// An upgrade does not wait until requests cease.
 #[test]
 fn a_program_that_was_replaced_ends_when_it_has_answered() {
     let mut node = Node::new();
@@ -123,7 +123,7 @@ fn a_program_that_was_replaced_ends_when_it_has_answered() {
     node.upgrade();
     assert_eq!(node.one(&value).outcome, Outcome::Taken);
     assert!(node.ends(), "the old program goes on");
-    // What it knew, its successor has from the disk.
+    // The next process reads the ledger from the disk.
     assert_eq!(node.one(&value).outcome, Outcome::Taken);
     assert_eq!(node.calls().len(), 1);
 }
@@ -187,7 +187,7 @@ fn what_was_taken_back_in_time_is_not_run() {
     assert_eq!(node.calls().len(), 0);
 }
 
-/// The stand-in kills who asks it, as late as it can.
+/// The script kills its caller as late as possible.
 #[test]
 fn what_was_begun_is_finished_before_anything_else() {
     let node = Node::new();
@@ -199,7 +199,7 @@ fn what_was_begun_is_finished_before_anything_else() {
         "it was killed"
     );
     node.helper_kills(false);
-    // Nobody may say now that it was taken back in time.
+    // The executor must not report now that the trigger was cancelled in time.
     let answers = node.hand_over(&[by("web1.test", &cancel(&one))]);
     assert_eq!(outcomes(&answers), [Outcome::TooLate]);
     let calls = node.calls();
@@ -218,11 +218,11 @@ fn what_was_begun_and_has_expired_is_left_alone() {
     node.helper_kills(true);
     let brief = Trigger {
         ttl: 1,
-        // Within the skew, for ten seconds.
+        // This time is within the skew for ten seconds.
         at: trigger("web1.test").at - 290_000,
         ..trigger("web1.test")
     };
-    // The helper has one of them on record.
+    // `again` has recorded one of the triggers.
     let recorded = Trigger {
         name: "recorded".parse().expect("a name"),
         id: Id::from_bits(5),
@@ -278,7 +278,7 @@ fn settings_that_cannot_be_used_take_nothing_and_lose_nothing() {
         assert_eq!(answer.outcome, Outcome::Held);
         assert!(answer.why.contains(words), "{}", answer.why);
     }
-    // The very process that had no settings sees them now.
+    // The same process that had no settings reads them now.
     node.set_well("");
     assert_eq!(outcomes(&node.hand_over(&[value])), [Outcome::Taken]);
 }
@@ -296,8 +296,8 @@ fn the_helper_inherits_nothing_of_this_service() {
         "{environment}"
     );
     assert_eq!(node.helper_saw("sockets"), "");
-    // Neither ignored nor blocked: PIPE, and any other but the C library's own, which posix_spawn(3) leaves ignored in whoever
-    // started this test.
+    // Signals that are neither ignored nor blocked: PIPE, and all others except the C library's
+    // own, which posix_spawn(3) leaves ignored in the process that started this test.
     let signals = node.helper_saw("signals");
     let masks = signals
         .split([':', ' '])

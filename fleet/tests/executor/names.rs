@@ -1,4 +1,5 @@
-//! Many names of one sender: what the executor remembers is bounded, and nothing that made room comes again.
+//! Many names of one sender: the executor's ledger is bounded, and a trigger that was displaced
+//! from it is never accepted again.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,10 +12,11 @@ use again_fleet::wire::trigger::Trigger;
 use crate::fired::{trigger, unsigned};
 use crate::node::{Node, cancel};
 
-/// As many as are handed over together.
+/// Number of triggers that are handed over together.
 const BATCH: usize = 32;
 
-/// A node that believes what is not signed: what is shown here does not hang on signatures, which take longer than all else.
+/// Returns a node that accepts unsigned triggers: these tests do not depend on signatures, which
+/// would take most of the time.
 fn believing() -> Node {
     let node = Node::new();
     node.set_well("trust = \"backend\"\nca = \"/nonexistent\"");
@@ -28,7 +30,7 @@ fn named(sender: &str, n: usize) -> Trigger {
     }
 }
 
-/// One that is taken back, has expired, or has made too many hops.
+/// Returns a trigger that is cancelled, expired, or over the hop limit, with its outcome.
 fn idle(n: usize) -> (Trigger, Outcome) {
     let one = named("web1.test", n);
     match n % 3 {
@@ -71,7 +73,7 @@ fn names_of_every_outcome_are_bounded_and_hand_overs_stay_fast() {
         largest = largest.max(fs::metadata(&ledger).expect("a ledger").len());
     }
     assert!(largest < 3 << 20, "{largest} bytes");
-    // When there was no more room for the first time, and in the end.
+    // The first batches that displaced names, and the last ones.
     let median = |times: &[Duration]| {
         let mut times = times.to_vec();
         times.sort();
@@ -82,7 +84,7 @@ fn names_of_every_outcome_are_bounded_and_hand_overs_stay_fast() {
         late < early * 3 + Duration::from_millis(20),
         "{early:?}, then {late:?}"
     );
-    // Another process knows as much: the one that was accepted first has made room.
+    // Another process knows as much: the trigger that was accepted first was displaced.
     node.wait_until_idle();
     let copy = node.one(&unsigned(&first));
     assert_eq!(
@@ -98,13 +100,13 @@ fn names_of_every_outcome_are_bounded_and_hand_overs_stay_fast() {
     assert_eq!(below.outcome, Outcome::Superseded);
     assert!(below.why.contains("is not above"), "{}", below.why);
     assert_eq!(node.calls().len(), 1);
-    // What is newer is taken, and so is what others send.
+    // Newer triggers are accepted, and so are those of other senders.
     for one in [named("web1.test", 0), named("web2.test", 1)] {
         assert_eq!(node.one(&unsigned(&one)).outcome, Outcome::Taken);
     }
 }
 
-/// A puppetserver whose report processor sends a trigger for each node.
+/// The sender is a puppetserver whose report processor sends a trigger for each node.
 #[test]
 fn sender_that_speaks_for_many_nodes_has_names_for_each() {
     let node = believing();
@@ -125,7 +127,7 @@ fn sender_that_speaks_for_many_nodes_has_names_for_each() {
     };
     let accepted = hand_over(0..MOST_NAMES + BATCH);
     assert!(accepted.iter().all(|one| one.outcome == Outcome::Taken));
-    // Until `again` would have too many numbers to remember.
+    // Up to the maximum of numbers that `again` remembers.
     hand_over(MOST_NAMES + BATCH..MOST_ACCEPTED);
     let held = hand_over(MOST_ACCEPTED..MOST_ACCEPTED + 1).remove(0);
     assert_eq!(held.outcome, Outcome::Held);
@@ -135,7 +137,7 @@ fn sender_that_speaks_for_many_nodes_has_names_for_each() {
     assert_eq!(node.one(&other).outcome, Outcome::Taken);
 }
 
-/// Its sender may put it again when there is room.
+/// The sender may send the trigger again when there is space.
 #[test]
 fn nothing_is_taken_that_the_disk_does_not_take() {
     let node = believing();

@@ -1,4 +1,4 @@
-//! A node: its settings, its helper, and the socket that starts the executor.
+//! Node: its settings, a script instead of `again`, and the socket that starts the executor.
 
 use again_test_support::{SHORT, ask_for, wait_for};
 use std::fs;
@@ -20,7 +20,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::ca::Ca;
 
-/// What stands in for the helper. Its words and its status lie beside it, and what it saw.
+/// Script instead of `again`. The output and exit status to use are in files beside it, and so is
+/// what it has recorded.
 const HELPER: &str = r#"#!/bin/bash
 case $1 in status|history) cat "$0.$1.json"; exit;; esac
 printf '%s\0' "$@" >>"$0.calls"; printf '\n\0' >>"$0.calls"
@@ -32,13 +33,13 @@ cat "$0.says"
 exit "$(cat "$0.status")"
 "#;
 
-/// As soon as most of these tests want it.
+/// Idle time of the executor, short enough for most of these tests.
 const IDLE: &str = "2s";
 
 pub struct Node {
     dir: tempfile::TempDir,
     started: Mutex<Option<Child>>,
-    /// The time after which the executor ends if nobody asks.
+    /// Time without a request after which the executor ends.
     pub idle: &'static str,
 }
 
@@ -68,7 +69,7 @@ impl Node {
         fs::write(self.path("again-fleet.toml"), settings).expect("written");
     }
 
-    /// Settings that can be used, and these, which go before.
+    /// Writes valid settings, preceded by these.
     pub fn set_well(&self, more: &str) {
         let ca = Ca::get();
         let usual = [
@@ -99,7 +100,7 @@ impl Node {
         fs::write(self.path("helper.status"), status.to_string()).expect("written");
     }
 
-    /// What it prints for a command that only looks.
+    /// Sets the output of the script for a verb that only reads.
     pub fn helper_shows(&self, verb: &str, text: &str) {
         fs::write(self.path(&format!("helper.{verb}.json")), text).expect("written");
     }
@@ -110,7 +111,7 @@ impl Node {
             fs::write(path, "").expect("written");
         } else {
             fs::remove_file(path).expect("removed");
-            // It may take a moment to be dead.
+            // The process may take a moment to die.
             let killed = self.started.lock().expect("alone").take();
             let status = killed.expect("it was started").wait().expect("a child");
             assert_eq!(status.signal(), Some(9));
@@ -122,7 +123,7 @@ impl Node {
         text.expect("it was asked").trim().to_owned()
     }
 
-    /// Puts a program into the place of the one that is there, as an upgrade does; at first, into that of nobody.
+    /// Replaces the program, as an upgrade does; the first call only installs it.
     pub fn upgrade(&self) {
         let new = self.path("new");
         fs::copy(env!("CARGO_BIN_EXE_again-fleet"), &new).expect("a copy");
@@ -137,7 +138,7 @@ impl Node {
         env!("CARGO_BIN_EXE_again-fleet").into()
     }
 
-    /// The arguments of each call.
+    /// Arguments of each call of the script.
     pub fn calls(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.path("helper.calls")).unwrap_or_default();
         let calls = text.split("\n\0").filter(|call| !call.is_empty());
@@ -146,7 +147,7 @@ impl Node {
             .collect()
     }
 
-    /// A connection to the executor, which is started for the first one.
+    /// Connects to the executor, and starts it for the first connection.
     pub fn connect(&self) -> UnixStream {
         let socket = self.path("executor");
         let mut started = self.started.lock().expect("alone");
@@ -198,7 +199,8 @@ impl Node {
         Ok(answers(values.len(), &rest).expect("an answer"))
     }
 
-    /// Asks what became of a trigger: the answer, and the descriptors that come with it.
+    /// Asks for the outcome of a trigger; returns the answer, and the descriptors that come with
+    /// it.
     pub fn became(&self, id: &Id) -> (Answer, Vec<OwnedFd>) {
         let mut stream = self.connect();
         let question = became(std::slice::from_ref(id)).expect("a question");
@@ -219,7 +221,7 @@ impl Node {
         (answer, pidfds.collect())
     }
 
-    /// What is said of one value.
+    /// Hands over one value, and returns the answer.
     pub fn one(&self, value: &[u8]) -> Answer {
         self.hand_over(&[value.to_vec()]).remove(0)
     }
@@ -241,7 +243,7 @@ impl Node {
         ask_for(Duration::from_secs(10), Duration::from_millis(20), ended).is_some()
     }
 
-    /// Until the process has ended because nobody asked.
+    /// Waits until the process has ended because it was idle.
     pub fn wait_until_idle(&self) {
         let child = self.started.lock().expect("alone").take();
         let status = child.expect("it was started").wait().expect("a child");

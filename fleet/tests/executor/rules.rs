@@ -1,4 +1,5 @@
-//! Events that matched a rule, as the service hands them over: run or called once, and nothing that no accepted node has signed.
+//! Events that matched a rule, as the service hands them over: each is run or called once, and only
+//! if an accepted node has signed it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -52,7 +53,7 @@ fn an_event_that_meets_a_rule_has_puppet_run_once() {
     let value = signed("up", 2, &told);
     assert_eq!(node.one(&value).outcome, Outcome::Taken);
     assert_eq!(node.one(&value).outcome, Outcome::Taken);
-    // What came before it in the same run is done with it, also for another process.
+    // Earlier events of the same run are superseded, for another process too.
     assert_eq!(
         node.one(&signed("up", 1, &told)).outcome,
         Outcome::Superseded
@@ -70,13 +71,13 @@ fn an_event_that_meets_a_rule_has_puppet_run_once() {
     assert_eq!(origin.cause, Cause::Event);
     assert_eq!(origin.path, ["web1.test".parse().expect("a certname")]);
     assert!(word.triggers[0].name.as_str().starts_with("rule/up/"));
-    // Another run of that node is another matter.
+    // An event of another run of that node is separate.
     let other = batch("web1.test", 2, &[1]);
     assert_eq!(node.one(&signed("up", 1, &other)).outcome, Outcome::Taken);
     assert_eq!(node.calls().len(), 2);
 }
 
-/// A trigger whose name is that of a rule, which nobody can write.
+/// Trigger with the name of a rule, which again-fleet never writes.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Bent(Trigger);
@@ -220,7 +221,8 @@ fn an_event_counts_for_an_hour_and_not_before_its_time() {
     assert!(node.calls().is_empty());
 }
 
-/// The service has the certificate of its node, so that a signature says nothing about the node's own runs.
+/// The service has the certificate of its node, so a signature proves nothing about the node's own
+/// runs.
 #[test]
 fn own_event_counts_without_accept_if_a_run_has_left_it_in_the_spool() {
     let node = node(&["name = 'up'\nresource = 'Service[httpd]'\nown = true\n"]);
@@ -229,7 +231,7 @@ fn own_event_counts_without_accept_if_a_run_has_left_it_in_the_spool() {
     leave(&node.path("spool"), &one);
     let own = node.one(&signed("up", 1, &one));
     assert_eq!(own.outcome, Outcome::Taken, "{}", own.why);
-    // But no other node can say it.
+    // No other node can sign the event.
     let forged = met("up", 2, sealed_as("web1.test", &one));
     assert_eq!(node.one(&forged.write()).outcome, Outcome::Refused);
     let made_up = |change: fn(&mut Batch)| {
@@ -254,7 +256,7 @@ fn own_event_counts_without_accept_if_a_run_has_left_it_in_the_spool() {
         );
     }
     assert_eq!(node.calls().len(), 1);
-    // Where others may write, nothing is believed, and the operator can mend that.
+    // If others may write to the spool, its events are not trusted; the operator can fix that.
     fs::set_permissions(node.path("spool"), Permissions::from_mode(0o770)).expect("its mode");
     let held = node.one(&signed("up", 2, &one));
     assert_eq!(held.outcome, Outcome::Held);
@@ -296,7 +298,7 @@ fn a_rule_with_a_program_leaves_a_call_for_each_event_and_one_only() {
         (&told.node, &told.events[0])
     );
     assert_ne!(one.id, calls[1].id);
-    // Another process does not leave them again when they are gone.
+    // Another process does not write the calls again after they are removed.
     node.wait_until_idle();
     fs::remove_dir_all(node.path("state/calls")).expect("removed");
     called(&values);

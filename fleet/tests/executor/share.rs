@@ -1,4 +1,4 @@
-//! How much of the cap one node may use, with the real `again` and with the stand-in.
+//! Share of the cap that one node may use, with the real `again` and with the script.
 
 use std::fs;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ fn again(node: &Node, words: &[&str]) -> Option<i32> {
     again.args(words).output().expect("again").status.code()
 }
 
-/// Until all that was accepted has run.
+/// Waits until all accepted triggers have run.
 fn wait_for_runs(node: &Node) {
     let is_done = || again(node, &["status"]) == Some(3);
     wait_until("the run of what was accepted", SHORT, is_done);
@@ -58,7 +58,7 @@ fn named(sender: &str, n: usize) -> Trigger {
     }
 }
 
-/// A trigger that the server sends for another node.
+/// Returns a trigger that the server sends for another node.
 fn behalf(of: &str, n: usize) -> Vec<u8> {
     let of: again_fleet::wire::name::Node = of.parse().expect("a certname");
     let mut one = named("server.test", n);
@@ -67,7 +67,7 @@ fn behalf(of: &str, n: usize) -> Vec<u8> {
     by("server.test", &one)
 }
 
-/// Makes a pending target whose record cannot be read. Returns its directory.
+/// Creates a pending target whose record is unreadable; returns its directory.
 fn damage_another_target(node: &Node) -> PathBuf {
     let id = "0123456789abcdef";
     let directory = node.path("again/targets").join(id);
@@ -78,11 +78,11 @@ fn damage_another_target(node: &Node) -> PathBuf {
     directory
 }
 
-/// How the reason begins by which web1.test is held.
+/// Start of the reason for which triggers of web1.test are held.
 const USED_UP: &str =
     "node web1.test has used its share of the cap (5 of 10 runs within 1h); held until ";
 
-/// Ten triggers of web1.test, each handed over when nothing waits.
+/// Hands over ten triggers of web1.test, each when nothing is pending.
 fn use_up(node: &Node) {
     let mut outcomes = Vec::new();
     for n in 0..10 {
@@ -105,7 +105,7 @@ fn is_held(node: &Node, value: &[u8], reason: &str) {
 fn ten_triggers_of_one_node_leave_room_for_others() {
     let node = real();
     use_up(&node);
-    // Held as well: what others send for the node, and its events.
+    // Triggers that others send for the node, and its events, are held too.
     let event = signed("up", 2, &batch("web1.test", 1, &[1, 2]));
     for value in [behalf("web1.test", 10), event] {
         is_held(&node, &value, USED_UP);
@@ -115,7 +115,7 @@ fn ten_triggers_of_one_node_leave_room_for_others() {
     wait_for_runs(&node);
     assert_eq!(node.one(&behalf("web3.test", 11)).outcome, Outcome::Taken);
     wait_for_runs(&node);
-    // Another process knows it from the disk, and that an operator has reset the cap.
+    // Another process reads the counts from the disk, and that an operator has reset the cap.
     node.wait_until_idle();
     let last = by("web1.test", &named("web1.test", 9));
     is_held(&node, &last, USED_UP);
@@ -143,7 +143,7 @@ fn lost_record_of_again_changes_no_share() {
         &next,
         "the use of the cap by node web1.test is not known: ",
     );
-    // `again` makes a new record for another node, and knows of no run for this one.
+    // `again` makes a new record for another node, and knows no run for this one.
     let other = by("web2.test", &named("web2.test", 0));
     assert_eq!(node.one(&other).outcome, Outcome::Taken);
     wait_for_runs(&node);
@@ -162,13 +162,13 @@ fn unknown_use_of_the_cap_holds_only_nodes_that_may_exceed_their_share() {
     let why = "the use of the cap by node web1.test is not known: ";
     assert!(held.why.starts_with(why), "{}", held.why);
     let other = by("web2.test", &named("web2.test", 0));
-    // Also together.
+    // Triggers that are handed over together give the same result.
     let both = node.hand_over(&[next.clone(), other]);
     let outcomes: Vec<Outcome> = both.iter().map(|answer| answer.outcome).collect();
     assert_eq!(outcomes, [Outcome::Held, Outcome::Taken]);
     node.helper_shows("status", r#"{"schema":1,"targets":[]}"#);
     assert_eq!(node.one(&next).outcome, Outcome::Taken);
-    // With all of the cap nobody asks how much is used.
+    // If the share is the whole cap, the executor does not check how much is used.
     node.set_well("cap_share = 100");
     node.helper_shows("status", "again: error: no status");
     let next = by("web1.test", &named("web1.test", 2));

@@ -1,10 +1,10 @@
-//! What the executor is made of: no network, no backend, nothing that waits for several things at once.
+//! Limits of the executor's source: no network, no backend, and no waiting for several events.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The text of a module of src without its tests, and of all modules below it.
+/// Text of a module of src, and of all modules below it, without their tests.
 fn text(module: &str) -> String {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files: Vec<PathBuf> = vec![src.join(format!("{module}.rs"))];
@@ -31,7 +31,7 @@ fn text(module: &str) -> String {
     texts.collect()
 }
 
-/// The modules of this program that a text names.
+/// Modules of this crate that a text names.
 fn names(text: &str) -> BTreeSet<String> {
     let after = text.split("crate::").skip(1);
     let words = after.map(|rest| {

@@ -1,8 +1,9 @@
-//! Who signed what, with the certificates of a real Puppet CA, and with some that no Puppet CA would make.
+//! Signatures and signers, with the certificates of a real Puppet CA, and with some that a Puppet
+//! CA would not make.
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// What a later version may write.
+/// Fields of a later version.
 mod newer;
 
 use std::fs;
@@ -32,10 +33,10 @@ fn own(name: &str) -> Result<Own, Malformed> {
     )
 }
 
-/// A file's certificate and its key's signature, whatever the certificate says.
+/// Certificate of a file, and a signature with its key, even if the certificate does not allow it.
 fn signed(name: &str, message: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let ca = Ca::get();
-    // A good certificate of the same key lets it sign.
+    // A valid certificate of the same key allows it to sign.
     let key = ca.read(&format!("{name}.key"));
     let good = [
         "web1.test",
@@ -69,7 +70,8 @@ fn verify(authority: &Authority, name: &str, now: SystemTime) -> Result<Signer, 
     )
 }
 
-/// Why the signature of this file's key under its certificate is not believed now, with this revocation list.
+/// Reason for which a signature with this file's key and certificate is not trusted now, with this
+/// revocation list.
 fn why(name: &str, crl: &str) -> Reason {
     match verify(&authority(crl, Revocation::Chain), name, SystemTime::now()) {
         Err(Untrusted::Certificate(_, reason)) => reason,
@@ -178,9 +180,9 @@ fn a_certificate_that_does_not_hold_says_why() {
     ] {
         assert_eq!(why(name, crl), reason, "{name} with {crl}");
     }
-    // For servers only.
+    // Certificate for servers only.
     assert!(matches!(why("serving", "crl.pem"), Reason::Other(_)));
-    // Only the one that was revoked.
+    // Only the revoked certificate is affected.
     let revoked = authority("crl-web1.pem", Revocation::Chain);
     assert!(verify(&revoked, "web2.test", now()).is_ok());
     let in_twenty_years = now() + Duration::from_secs(20 * 365 * 86_400);
@@ -210,7 +212,7 @@ fn revocation_is_looked_at_as_far_as_puppet_does() {
     }
 }
 
-/// The CA signed these, but they name nobody that Puppet would know.
+/// The CA signed these, but their names could not be Puppet certnames.
 #[test]
 fn a_certificate_has_one_name_that_puppet_could_have_given() {
     let authority = authority("crl.pem", Revocation::Chain);
@@ -317,7 +319,7 @@ fn changed_files_are_taken_up_and_bad_ones_are_not() {
     let ca = Ca::get();
     let dir = tempfile::tempdir().expect("a directory");
     let place = |name: &str, from: &str| {
-        // As Puppet does it: another file under the name.
+        // Replaces the file, as Puppet does.
         let new = dir.path().join("new");
         fs::write(&new, ca.read(from)).expect("written");
         fs::rename(new, dir.path().join(name)).expect("renamed");
@@ -373,7 +375,7 @@ fn changed_files_are_taken_up_and_bad_ones_are_not() {
     place("key", "web2.test.key");
     assert_eq!(identity.refresh(), Ok(true));
     assert_eq!(identity.own().signer().node.as_str(), "web2.test");
-    // With revocation off no list is needed.
+    // With revocation off, no list is needed.
     fs::remove_file(path("crl")).expect("removed");
     assert!(
         Identity::read(Paths {

@@ -1,4 +1,4 @@
-//! What a later version may write: refused with its number.
+//! Content of a later version: refused, with its version number.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ fn namespace() -> Namespace {
     "test".parse().expect("a namespace")
 }
 
-/// What a later version may write under the same key.
+/// Content of a later version under the same key.
 #[derive(Debug, Serialize, Deserialize)]
 struct Later {
     colour: String,

@@ -1,9 +1,10 @@
-//! The examples of puppet-kicker's users and of Trigger's: a load balancer whose file names all web servers, and two roles that kick each
-//! other for ever. Once by agents of a real puppetserver with a real PuppetDB, once by `puppet apply` with nothing but the backend.
+//! Examples of puppet-kicker's users and of Trigger's: a load balancer whose file names all web
+//! servers, and two roles that kick each other endlessly. Both run with agents of a real
+//! puppetserver with a real PuppetDB, and with `puppet apply` and only a backend.
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// The Puppet server, and its database.
+/// Puppet server, and its database.
 mod master;
 #[allow(dead_code, reason = "what the service's own tests ask it for")]
 #[path = "../support/node.rs"]
@@ -14,7 +15,7 @@ mod node;
 )]
 #[path = "../support/servers.rs"]
 mod servers;
-/// The nodes, and how their Puppet runs.
+/// Nodes, and how their Puppet runs.
 mod site;
 
 use std::fs;
@@ -25,8 +26,8 @@ use serde_json::json;
 use node::Node;
 use site::Site;
 
-/// A new web server is in the balancer's file after one run of the balancer, whichever way that was asked for; a run that changes nothing
-/// asks for none.
+/// A new web server is in the balancer's file after one run of the balancer, by whichever method
+/// that was requested; a run without changes requests none.
 fn a_new_node_is_in_the_balancers_file(site: &Site) {
     let Site {
         web1, web2, lb1, ..
@@ -43,7 +44,7 @@ fn a_new_node_is_in_the_balancers_file(site: &Site) {
         (&story["cause"], &story["node"]),
         (&json!("kick"), &json!("web1.test"))
     );
-    // Its notify counts as a change with Puppet, and nothing else of it has changed.
+    // Puppet counts its notify as a change, and nothing else has changed.
     let said = site.runs(web1, "kick");
     assert!(!said.contains("delivered"), "{said}");
     assert_eq!(site.settles(lb1, 2)["id"], story["id"]);
@@ -70,7 +71,7 @@ fn a_new_node_is_in_the_balancers_file(site: &Site) {
     assert_eq!(site.settles(lb1, 4)["id"], story["id"]);
 }
 
-/// A service that starts runs the nodes of a class.
+/// The start of a service runs the nodes of a class.
 fn a_class_runs_when_a_service_starts(site: &Site) {
     let Site { web1, lb1, .. } = site;
     let before = site.ran(lb1);
@@ -83,8 +84,8 @@ fn a_class_runs_when_a_service_starts(site: &Site) {
     assert!(!said.contains("delivered"), "{said}");
 }
 
-/// Each changes in every run, and kicks the other: until the hop limit, and the line that says so names them. Only nodes of the same
-/// environment are kicked.
+/// Two nodes change in every run and kick each other until the hop limit, whose message names them.
+/// Only nodes of the same environment are kicked.
 fn a_circle_ends_and_is_named(site: &Site) {
     let Site {
         web1, web2, lb1, ..
@@ -105,12 +106,12 @@ fn a_circle_ends_and_is_named(site: &Site) {
     assert!(said.contains(circle), "{said}");
 }
 
-/// The report of a node's newest run, as the node has it.
+/// Report of a node's newest run, as stored on the node.
 fn last(node: &Node) -> String {
     fs::read_to_string(node.path("puppet/state/last_run_report.yaml")).expect("a report")
 }
 
-/// By what a report is known.
+/// UUID of a report.
 fn uuid(report: &str) -> &str {
     let line = report
         .lines()
@@ -118,7 +119,8 @@ fn uuid(report: &str) -> &str {
     line.expect("a report")
 }
 
-/// A service that is silent and one that is gone: the agent's run ends, its report is stored, and the server's log has the reason.
+/// With a service that is silent, and with one that is down, the agent's run ends, its report is
+/// stored, and the server's log has the reason.
 fn a_report_is_not_held_up(site: &Site) {
     let Site { web1, lb1, .. } = site;
     let master = site.master.as_ref().expect("a server");
@@ -139,7 +141,8 @@ fn a_report_is_not_held_up(site: &Site) {
     assert_eq!(site.ran(lb1), kicked);
 }
 
-/// What a branch changes in its module stays in its environment, although one server compiles for all of them.
+/// A branch's change of the module stays in its environment, although one server compiles for all
+/// of them.
 fn a_branch_changes_no_other_environment(site: &Site) {
     for _ in 0..3 {
         let found = |scene| site.runs(&site.web1, scene);

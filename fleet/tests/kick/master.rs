@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::servers;
 use crate::site::{certify, code, starts};
 
-/// A Puppet server, that is a node of the fleet and asks a PuppetDB.
+/// Puppet server that is a node of the fleet and uses a PuppetDB.
 pub struct Master {
     pub server: again_test_support::Server,
     pub node: Node,
@@ -36,7 +36,7 @@ impl Master {
         }
     }
 
-    /// The newest report of a node that is stored here.
+    /// Newest report of a node that is stored on the server.
     pub fn stored(&self, name: &str) -> String {
         let directory = self.server.path("var/reports").join(name);
         let listed = fs::read_dir(directory).expect("reports").flatten();
@@ -45,7 +45,8 @@ impl Master {
     }
 }
 
-/// What a server of the fleet's CA has in its directory. The program is a copy: the user `puppet` may not see ours.
+/// Prepares the directory of a server of the fleet's CA. The program is a copy, because the user
+/// `puppet` may not read the original.
 fn prepare(dir: &Path, node: &Node) {
     let root = text(dir);
     certify(&dir.join("puppet/ssl"), "server.test", "localhost");
@@ -73,7 +74,7 @@ fn prepare(dir: &Path, node: &Node) {
     );
 }
 
-/// Lets the group `puppet` ask the node's service, as the class does with `firing_group`.
+/// Allows the group `puppet` to use the node's service, as the class does with `firing_group`.
 fn for_puppet(node: &Node) {
     let id = Command::new("id").args(["-g", "puppet"]).output();
     let id = String::from_utf8(id.expect("id").stdout).expect("UTF-8");
@@ -84,7 +85,7 @@ fn for_puppet(node: &Node) {
     }
 }
 
-/// A PuppetDB. It ends with us, and removes its directory.
+/// PuppetDB process, which ends with the test and removes its directory.
 struct Database {
     dir: PathBuf,
     process: Child,
@@ -101,7 +102,8 @@ impl Database {
             .stdin(Stdio::piped())
             .stderr(log.try_clone().expect("a file"))
             .stdout(log)
-            // Out of reach of the terminal's signals and of `timeout`'s: it has to clean up.
+            // The process needs its own group: signals of the terminal and of `timeout` must not
+            // reach it before it has cleaned up.
             .process_group(0)
             .spawn();
         Database {

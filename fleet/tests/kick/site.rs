@@ -11,7 +11,7 @@ use crate::master::Master;
 use crate::node::Node;
 use crate::servers::{Kind, Server};
 
-/// What the class `common::again::fleet` declares.
+/// Resources that the class `common::again::fleet` declares.
 const TELL: &str = "
 again_inventory { 'this node':
   facts   => {
@@ -23,7 +23,7 @@ again_inventory { 'this node':
 }
 ";
 
-/// puppet-kicker's README warns of it.
+/// Manifest of a circle, against which puppet-kicker's README warns.
 const CIRCLE: &str = "
 exec { '/bin/true': }
 case $facts['role'] {
@@ -32,13 +32,13 @@ case $facts['role'] {
 }
 ";
 
-/// The nodes that the module of an environment finds.
+/// Manifest that prints the nodes that the module of an environment finds.
 const FOUND: &str = "
 $found = servers_with_role('node').map |$server| { $server['certname'] }
 notify { \"found ${join($found, ',')}\": }
 ";
 
-/// Environments and their manifests: the examples as they are.
+/// Environments and their manifests: the unchanged examples.
 const SCENES: [(&str, &str); 6] = [
     (
         "kick",
@@ -57,7 +57,7 @@ const SCENES: [(&str, &str); 6] = [
     ("branch", FOUND),
 ];
 
-/// What makes processes of one machine nodes of their own.
+/// Facts that make processes of one machine separate nodes.
 const FACTS: &str = "
 facts = {
   role: 'ROLE', hostname: 'HOST', ipaddress: 'ADDRESS', networking: { 'hostname' => 'HOST', 'ip' => 'ADDRESS' },
@@ -66,7 +66,7 @@ facts = {
 facts.each { |name, value| Facter.add(name) { has_weight(1000); setcode { value } } }
 ";
 
-/// The `path` brings the node's own again-fleet into its runs, whoever starts them.
+/// Configuration of Puppet. The `path` finds the node's own again-fleet in any of its runs.
 const CONF: &str = "[main]
 vardir = DIR/puppet
 publicdir = DIR/puppet
@@ -88,14 +88,14 @@ pub struct Site {
 }
 
 impl Site {
-    /// Agents of a Puppet server that has a PuppetDB.
+    /// Starts a site of agents of a Puppet server that has a PuppetDB.
     pub fn with_a_server() -> Site {
         let etcd = Server::start(Kind::Etcd);
         let master = Master::start(&etcd);
         Site::of(etcd, Some(master))
     }
 
-    /// Nodes that apply their manifests themselves.
+    /// Starts a site of nodes that apply their manifests themselves.
     pub fn without_a_server() -> Site {
         Site::of(Server::start(Kind::Etcd), None)
     }
@@ -137,7 +137,8 @@ impl Site {
         site
     }
 
-    /// Has a node run Puppet now, by hand, in this environment from now on: what was said of it, by the server too.
+    /// Runs Puppet on a node by hand, in this environment from now on; returns its output and the
+    /// server's.
     #[track_caller]
     pub fn runs(&self, node: &Node, scene: &str) -> String {
         let conf = match &self.master {
@@ -162,7 +163,7 @@ impl Site {
         let done = puppet.output().expect("puppet");
         let said = [done.stdout, done.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned() + &self.logged()[logged..];
-        // Nothing to do, or changes.
+        // No changes, or some.
         assert!(matches!(done.status.code(), Some(0 | 2)), "{said}");
         said
     }
@@ -172,19 +173,20 @@ impl Site {
         master.map_or(String::new(), |master| master.server.log())
     }
 
-    /// What the end of a node's newest run has said, whoever asked for it.
+    /// Output at the end of a node's newest run, whatever started it.
     pub fn said_last(&self, node: &Node) -> String {
         let of_run = node.again(&["log"]).stdout;
         self.logged() + &String::from_utf8_lossy(&of_run)
     }
 
-    /// How many runs of a node have come to their end.
+    /// Number of finished runs of a node.
     pub fn ran(&self, node: &Node) -> usize {
         let noted = fs::read_to_string(node.path("ran"));
         noted.unwrap_or_default().lines().count()
     }
 
-    /// Waits until a node has run so often and nothing goes on any more: the newest story.
+    /// Waits until a node has made this number of runs and nothing is under way; returns the newest
+    /// story.
     #[track_caller]
     pub fn settles(&self, node: &Node, runs: usize) -> Value {
         let pause = Duration::from_millis(500);
@@ -198,13 +200,13 @@ impl Site {
         settled.expect("what was asked for is not over")
     }
 
-    /// The balancer's file.
+    /// Content of the balancer's file.
     pub fn balancer(&self) -> String {
         fs::read_to_string(self.lb1.path("example/haproxy.cfg")).expect("a file")
     }
 }
 
-/// The command of a node's runs.
+/// Command of a node's runs.
 fn words(node: &Node, has_server: bool) -> Vec<String> {
     let (conf, manifest) = (node.at("puppet"), node.at("site.pp"));
     let words = match has_server {
@@ -222,7 +224,7 @@ fn words(node: &Node, has_server: bool) -> Vec<String> {
     words.chain(manifest).collect()
 }
 
-/// Starts a node's services, who lets the server speak for all.
+/// Starts a node's processes; it accepts triggers that the server sends on behalf of all.
 pub fn starts(node: &Node) {
     node.set_also("accept_for = { 'server.test' = ['*.test'] }");
     node.set_also("hop_limit = 3");
@@ -230,7 +232,7 @@ pub fn starts(node: &Node) {
     node.start();
 }
 
-/// An ssldir with the certificate of one of the CA's names, under this name.
+/// Writes an ssldir with the certificate of one of the CA's names, under this name.
 pub fn certify(ssl: &Path, from: &str, name: &str) {
     for (from, to) in [
         ("ca.pem".to_owned(), "certs/ca.pem".to_owned()),
@@ -244,7 +246,7 @@ pub fn certify(ssl: &Path, from: &str, name: &str) {
     }
 }
 
-/// The module and the environments.
+/// Writes the module and the environments.
 pub fn code(code: &Path) {
     copy_tree(
         &repository().join("puppet-module"),
@@ -258,7 +260,7 @@ pub fn code(code: &Path) {
     change(&code.join("environments/branch/modules/common"));
 }
 
-/// Makes the module of a branch, whose function finds other names.
+/// Writes the module of a branch, whose function finds other names.
 fn change(module: &Path) {
     copy_tree(&repository().join("puppet-module"), module);
     let function = module.join("lib/puppet/functions/common/again/servers.rb");

@@ -1,13 +1,13 @@
 use crate::fleet::{Fleet, Kind, applied, apply, check, is_linked, ran, reported};
 use crate::network;
 
-/// A change on web1 that another run would not make again.
+/// Manifest with a change on web1 that another run would not make again.
 const FIRE: &str = "
 file { '/root/changes': content => 'CONTENT' }
 ~> trigger { 'look again': hosts => ['lb1.test'], provider => 'BACKEND', wait => true }
 ";
 
-/// One run for what changed, and none for what did not.
+/// A change causes one run; no change causes none.
 fn fires(fleet: &Fleet) {
     let manifest = FIRE.replace("BACKEND", fleet.kind.name());
     apply(
@@ -27,7 +27,7 @@ fn fires(fleet: &Fleet) {
         assert!(said.contains(words), "no '{words}' in {said}");
     }
     fleet.runs(1);
-    // The same again, and what would change.
+    // The same manifest again, and a noop run.
     let (status, _) = applied(&fleet.web1, "/root/fire.pp", &[]);
     assert_eq!((status, reported(&fleet.web1).as_str()), (0, ""));
     fleet
@@ -40,7 +40,7 @@ fn fires(fleet: &Fleet) {
     assert_eq!(ran(&fleet.lb1).len(), 1);
 }
 
-/// A target that is off, whatever ended it.
+/// The target's service is stopped, or the machine rebooted, and started again.
 fn target_is_off(fleet: &Fleet) {
     fleet.lb1.sh("systemctl stop again-fleet.service");
     assert!(fleet.fire("").contains("delivered to"));
@@ -48,14 +48,14 @@ fn target_is_off(fleet: &Fleet) {
     fleet.runs(2);
 
     fleet.lb1.power_cut();
-    // Twice for the same reason: one run.
+    // Two triggers for the same reason cause one run.
     for _ in 0..2 {
         assert!(fleet.fire("").contains("delivered to"));
     }
     fleet.lb1.boot_again();
     fleet.runs(3);
 
-    // A reboot that comes between the trigger and its run.
+    // A reboot between the trigger and its run.
     assert!(fleet.fire("delta => 20").contains("delivered to"));
     fleet.lb1.wait_until("it is taken", 30, || {
         fleet
@@ -70,7 +70,7 @@ fn target_is_off(fleet: &Fleet) {
     fleet.is_settled();
 }
 
-/// A target that comes back too late.
+/// The target comes back too late.
 fn target_is_late(fleet: &Fleet) {
     fleet.lb1.shutdown();
     let (status, said) = fleet.try_to_fire("ttl => 3, wait => true");
@@ -88,7 +88,7 @@ fn target_is_late(fleet: &Fleet) {
     assert_eq!(ran(&fleet.lb1).len(), 4);
 }
 
-/// A backend that is away, and a node that starts anew meanwhile.
+/// The backend is down, and a node restarts meanwhile.
 fn backend_is_away(fleet: &Fleet) {
     fleet.backend(false);
     for node in [&fleet.web1, &fleet.lb1] {
@@ -113,7 +113,7 @@ fn backend_is_away(fleet: &Fleet) {
 }
 
 fn once(kind: Kind) {
-    // A short skew, so that what is late is so soon.
+    // With a short skew, a trigger is soon too late.
     let fleet = Fleet::with(kind, "skew => '1s', cap_share => 100,");
     fires(&fleet);
     target_is_off(&fleet);

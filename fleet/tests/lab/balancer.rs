@@ -1,5 +1,6 @@
-//! A load balancer and its web servers, as the example of the module sets them up. The balancer keeps its servers while the backend is away
-//! and after it came back empty, and a rolling run takes no longer than the runs of its nodes.
+//! Load balancer and its web servers, as the module's example sets them up. The balancer keeps its
+//! servers while the backend is down and after it came back empty, and a rolling run takes no
+//! longer than the runs of its nodes.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::fleet::{Fleet, Kind, WEB2, apply, bare, certify, classes, is_linked, puppet, ran};
 
-/// What a user of the module applies on every node.
+/// Manifest that a user of the module applies on every node.
 const EXAMPLE: &str = "/etc/puppet/code/modules/common/examples/servers.pp";
 const SERVERS: [&str; 2] = [
     "server web1 10.77.0.2:8080 check",
@@ -18,7 +19,7 @@ const SERVERS: [&str; 2] = [
 ];
 const IS_NODE: &str = "again-fleet nodes --where role=node --json";
 
-/// As if five minutes had passed since the backend lost its data.
+/// Script that changes the inventory as if five minutes had passed since the backend lost its data.
 const AGE_LOSS: &str = r#"
 cat >/root/age.rb <<'RUBY'
 require 'json'
@@ -31,7 +32,7 @@ RUBY
 ruby /root/age.rb
 "#;
 
-/// A node of this role, which publishes it.
+/// Sets up a node of this role, which publishes it.
 fn has_role(lab: &Lab, role: &str) {
     lab.write("/etc/facter/facts.d/role.txt", &format!("role={role}\n"));
     let classes = classes(Kind::Etcd, "max_runs => 100,", "cap_share => 100,");
@@ -40,7 +41,8 @@ fn has_role(lab: &Lab, role: &str) {
     is_linked(lab, true);
 }
 
-/// A run of the balancer: its status, what it said, and the servers in its configuration.
+/// Runs Puppet on the balancer; returns the status, the output, and the servers in its
+/// configuration.
 fn balances(lb1: &Lab) -> (i32, String, Vec<String>) {
     let run = puppet(lb1, &[EXAMPLE]);
     let configuration = lb1.read("/var/tmp/again-example/haproxy.cfg");
@@ -53,7 +55,7 @@ fn balances(lb1: &Lab) -> (i32, String, Vec<String>) {
     )
 }
 
-/// A run of the balancer that changes nothing and warns with these words.
+/// Runs Puppet on the balancer, which must change nothing and print this warning.
 #[track_caller]
 fn keeps_servers(lb1: &Lab, warning: &str) {
     let (status, said, servers) = balances(lb1);
@@ -68,7 +70,7 @@ fn keeps_servers(lb1: &Lab, warning: &str) {
     assert!(warned, "no '{warning}' in {said}");
 }
 
-/// The web servers that count without new facts since the backend lost its data.
+/// Web servers that count without new facts since the backend lost its data.
 fn missing(lb1: &Lab) -> Vec<String> {
     let listed: Value = lb1.exec(&["sh", "-c", IS_NODE]).json();
     let nodes = listed["nodes"].as_array().expect("nodes");
@@ -94,7 +96,7 @@ fn second_web_server(fleet: &Fleet) -> Lab {
     web2
 }
 
-/// On a machine that was never set up there are no servers. Where an inventory was never read, nobody can tell.
+/// A machine that was never set up lists no servers. A node that has never read an inventory fails.
 fn nobody_can_tell(fleet: &Fleet) {
     let never = puppet(&fleet.server, &["-e", "notice(servers_with_role('node'))"]);
     let said = never.said();
@@ -114,7 +116,7 @@ fn nobody_can_tell(fleet: &Fleet) {
     is_linked(&fleet.lb1, true);
 }
 
-/// Waits until the balancer lists this many web servers without a warning.
+/// Waits until the balancer lists this number of web servers without a warning.
 #[track_caller]
 fn lists(lb1: &Lab, count: usize) {
     lb1.wait_until("web servers", 60, || {
@@ -138,7 +140,8 @@ fn balancer_keeps_its_servers(fleet: &Fleet, web2: &Lab) {
     lb1.sh("systemctl restart again-fleet.service");
     keeps_servers(lb1, stored);
 
-    // The backend comes back empty. One of the two is there and publishes again; runs go on meanwhile.
+    // The backend comes back empty. One of the two servers is up and publishes again; runs continue
+    // meanwhile.
     web2.shutdown();
     fleet.server.sh("rm -r /var/lib/etcd/default");
     fleet.backend(true);
@@ -166,7 +169,8 @@ fn balancer_keeps_its_servers(fleet: &Fleet, web2: &Lab) {
     lists(lb1, 2);
 }
 
-/// A run of web1 asks for one of the balancer while etcd and its own service are away. It follows once both are back.
+/// A run of web1 requests one of the balancer while etcd and its own service are down. It follows
+/// when both are back.
 fn kick_is_sent_once_both_are_back(fleet: &Fleet) {
     let (web1, lb1) = (&fleet.web1, &fleet.lb1);
     assert!(ran(lb1).is_empty());
@@ -182,11 +186,11 @@ fn kick_is_sent_once_both_are_back(fleet: &Fleet) {
     );
     web1.sh("systemctl start again-fleet.socket again-fleet.service");
     fleet.backend(true);
-    // It is resolved a minute after the service has reached etcd.
+    // The selection is resolved a minute after the service has connected to etcd.
     lb1.wait_until("a run of lb1", 180, || (ran(lb1).len() == 1).then_some(()));
 }
 
-/// The end of each run is known within seconds, so that the next one starts.
+/// The end of each run is published within seconds, so that the next one starts.
 fn rolling_run_takes_as_long_as_its_runs(fleet: &Fleet, web2: &Lab) {
     let nodes = [&fleet.web1, web2, &fleet.lb1];
     for node in nodes {
@@ -206,7 +210,8 @@ fn rolling_run_takes_as_long_as_its_runs(fleet: &Fleet, web2: &Lab) {
     };
     let lasted: f64 = nodes.into_iter().map(lasted).sum();
     println!("three runs, one at a time: {took:.1} s for {lasted:.1} s of runs");
-    // Asked less and less often, the end of such a run would be known 10 s late.
+    // With longer and longer pauses between the polls, the end of such a run would be published 10
+    // s late.
     assert!(
         took < 1.5 * lasted,
         "{took} s for {lasted} s of runs: {said}"
@@ -221,6 +226,6 @@ fn balancer_keeps_its_servers_whatever_the_backend_has_lost() {
     balancer_keeps_its_servers(&fleet, &web2);
     kick_is_sent_once_both_are_back(&fleet);
     rolling_run_takes_as_long_as_its_runs(&fleet, &web2);
-    // The kick's selection was resolved once more meanwhile, and lb1 ran for it once.
+    // The selection was resolved once more meanwhile, and lb1 ran for it once.
     assert_eq!(ran(&fleet.lb1).len(), 2);
 }

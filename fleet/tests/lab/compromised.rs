@@ -1,5 +1,6 @@
-//! The two processes of a node on a booted machine, as the class `common::again::fleet` sets them up. A program stands in the place of
-//! the service, with its user, its certificate and its sandbox: one that was taken over. The executor is the real one.
+//! Service and executor of a node on a booted machine, as the class `common::again::fleet` sets
+//! them up. Another program replaces the service, with its user, its certificate and its sandbox,
+//! as after a compromise. The executor is the real one.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 const TAKEN_OVER: &str = include_str!("compromised.rb");
 
-/// Kills the executor as soon as it has answered.
+/// Script that sends a question, and kills the executor as soon as it has answered.
 const ASK_AND_KILL: &str = r#"
 require 'socket'
 UNIXSocket.open('/run/again-fleet/executor') do |root|
@@ -23,7 +24,7 @@ UNIXSocket.open('/run/again-fleet/executor') do |root|
 end
 "#;
 
-/// What a run finds itself in.
+/// Program that records the environment of a run.
 const LOOK: &str = r#"#!/bin/sh
 exec >"$1.new" 2>&1
 grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap[A-Za-z]*|Umask|SigBlk|SigIgn):' /proc/self/status
@@ -55,14 +56,14 @@ class { 'common::again::fleet':
 }
 ";
 
-/// A machine with everything but what the class brings.
+/// Boots a machine with everything except what the class installs.
 fn machine() -> Lab {
     let ca = Ca::get().path("");
     let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
     let lab = Lab::boot_with(&[(&ca, "/srv/ca"), (program, "/srv/again-fleet")]);
     lab.sh("install -m 755 /srv/again /usr/local/bin/again");
     lab.sh("mkdir /srv/own && cp /srv/ca/*.pem /srv/ca/*.key /srv/own");
-    // This user cannot read what lies behind a private directory of the one who builds.
+    // The user of the service cannot read the program below a private directory of the developer.
     lab.sh("install -m 755 /srv/again-fleet /usr/local/lib/again-fleet");
     lab.write("/usr/local/lib/taken-over", TAKEN_OVER);
     lab.write("/usr/local/bin/look", LOOK);
@@ -96,7 +97,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the executor answers to whoever is in the service's place.
+/// Hands over a value as the compromised service, and returns the executor's answer.
 fn hand_over(lab: &Lab, value: Vec<u8>) -> (String, String) {
     let question = ask(&[value]).expect("a question");
     let state = "/var/lib/again-fleet/serve";
@@ -112,7 +113,7 @@ fn hand_over(lab: &Lab, value: Vec<u8>) -> (String, String) {
     (text("outcome"), text("why"))
 }
 
-/// Powers of a compromised service, then the class's promises about the units, on one machine.
+/// Powers of a compromised service, then the class's guarantees about the units, on one machine.
 #[test]
 fn executor_starts_only_signed_runs_outside_the_sandbox_and_its_units_come_and_go() {
     let lab = machine();
@@ -155,7 +156,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
         assert_eq!(saw[forbidden], false, "{forbidden}");
     }
 
-    // Nobody else can ask anything.
+    // No other user can send questions.
     for socket in ["trigger", "executor"] {
         let script = format!("UNIXSocket.new('/run/again-fleet/{socket}')");
         let other = lab.exec(&[
@@ -168,7 +169,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
         "root 755\nagain-fleet 700\nroot 755\n"
     );
 
-    // Its own certificate is not one that this node takes triggers from.
+    // The node does not accept triggers with its own certificate.
     for (value, words) in [
         (
             by("lb1.test", &trigger("lb1.test")),
@@ -220,7 +221,7 @@ fn only_signed_runs_start_outside_the_sandbox(lab: &Lab) {
     assert!(cron.contains("nothing of a service"), "{cron}");
 }
 
-/// Without a scope a waiter would end with the service that it was started in.
+/// Without a scope, a waiter would end with the service in which it was started.
 #[test]
 fn root_s_side_does_not_end_before_a_waiter_that_stays_with_it() {
     let lab = machine();
@@ -257,7 +258,7 @@ fn executor_starts_whenever_it_is_asked(lab: &Lab) {
     for n in 0..12 {
         let (outcome, why) = hand_over(lab, b"nothing".to_vec());
         assert_eq!(outcome, "refused", "{n}: {why}");
-        // More often than any start limit of systemd's allows.
+        // More restarts than any start limit of systemd allows.
         lab.sh(if n % 3 == 2 {
             "systemctl kill -s KILL again-fleet-executor.service"
         } else {
@@ -274,7 +275,7 @@ fn service_restarts_when_its_certificate_is_renewed(lab: &Lab) {
     let started =
         || lab.sh("systemctl show -P ExecMainStartTimestampMonotonic again-fleet.service");
     let before = started();
-    // As Puppet writes it: another file in its place.
+    // Replaces the file, as Puppet does.
     lab.sh("cp /srv/ca/crl-web1.pem /srv/own/new && mv /srv/own/new /srv/own/crl.pem");
     lab.wait_until("a restart", 10, || (started() != before).then_some(()));
 }

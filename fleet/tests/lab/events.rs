@@ -1,10 +1,11 @@
-//! What a run of Puppet does on one node is seen on another one while the run goes on.
+//! Events of a Puppet run on one node, which another node sees while the run continues.
 
 use serde_json::Value;
 
 use crate::fleet::{Fleet, Kind, applied};
 
-/// The file is changed, the service refreshed, and then the run goes on for a while. Secrets are where people put them.
+/// Manifest that changes a file, refreshes the service, and then continues for a while. Secrets are
+/// where people put them.
 const RUN: &str = "
 again_events { 'this node': }
 file { '/root/hidden': content => 'planted-in-a-file', show_diff => false }
@@ -21,24 +22,24 @@ file { '/root/first': content => 'CONTENT' }
 
 const HTTPD: &str = "[Service]\nExecStart=/bin/sleep infinity\n";
 
-/// Notes when each line came.
+/// Script that prefixes each event with the time of its arrival.
 const WATCH: &str = r#"
 again-fleet events --follow --json | while read -r line; do
   echo "$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ) $line"
 done >/root/events
 "#;
 
-/// Each event as lb1 was told of it, and when, as the event itself has times.
+/// Time of arrival at lb1, and content, of each event. The event itself contains times too.
 fn heard(fleet: &Fleet) -> Vec<(String, Value)> {
     let text = fleet.lb1.sh("cat /root/events");
-    // The last one may be on its way.
+    // The last line may be incomplete.
     let lines = text.lines().filter_map(|line| line.split_once(' '));
     lines
         .filter_map(|(at, told)| Some((at.to_owned(), serde_json::from_str(told).ok()?)))
         .collect()
 }
 
-/// When lb1 heard what was done to this resource of web1's, and when it was done.
+/// Time at which lb1 received this change of a resource of web1, and the time of the change.
 #[track_caller]
 fn of(heard: &[(String, Value)], resource: &str, change: &str) -> (String, String) {
     let is_it = |told: &Value| told["resource"] == resource && told["change"] == change;
@@ -47,7 +48,7 @@ fn of(heard: &[(String, Value)], resource: &str, change: &str) -> (String, Strin
     (at.clone(), told["at"].as_str().expect("a time").to_owned())
 }
 
-/// On a fleet whose nodes have done nothing yet but been set up, with events.
+/// The nodes of the fleet must not have done anything except being set up, with events.
 pub fn are_seen_elsewhere(fleet: &Fleet) {
     fleet.web1.write("/etc/systemd/system/httpd.service", HTTPD);
     fleet
@@ -92,7 +93,7 @@ pub fn are_seen_elsewhere(fleet: &Fleet) {
         Kind::Etcd => "/var/lib/etcd",
         Kind::Nats => "/var/lib/nats",
     };
-    // As it stands there, so that a search which finds nothing has looked.
+    // A plain word is searched for too, so that a search without a result is known to work.
     let found = |what: &str| {
         let count = fleet
             .server
@@ -101,7 +102,8 @@ pub fn are_seen_elsewhere(fleet: &Fleet) {
     };
     assert!(found("Service.httpd") > 0);
     assert_eq!(found("planted"), 0);
-    // All of it has left the node, and the executor has marked the files, which the service cannot.
+    // All events have left the node, and the executor has marked the files, which the service
+    // cannot do.
     fleet.web1.wait_until("marked files", 60, || {
         let left = fleet.web1.sh("ls /var/spool/again-fleet");
         left.lines()

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::ca::Ca;
 
-/// Which backend.
+/// Kind of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Etcd,
@@ -44,22 +44,22 @@ pub const LB1: Host<'static> = Host {
     name: "lb1.test",
     address: "10.77.0.3",
 };
-/// A second web server, which is there where a test boots it.
+/// Second web server, which some tests boot.
 pub const WEB2: Host<'static> = Host {
     name: "web2.test",
     address: "10.77.0.4",
 };
 
-/// The library that gives a process another clock.
+/// Path of the library that gives a process another clock.
 fn clock() -> PathBuf {
     let libraries = Path::new("/usr/lib").join(format!("{ARCH}-linux-gnu"));
     libraries.join("faketime/libfaketime.so.1")
 }
 
-/// What is run on a node when another one has changed: real Puppet, which changes something each time.
+/// Manifest of the runs that triggers start: real Puppet, with a change each time.
 pub const RUN: &str = "exec { 'ran': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
 
-/// A backend and two nodes, of which web1 fires and lb1 is fired at.
+/// Backend and two nodes: web1 sends triggers, lb1 is their target.
 pub struct Fleet {
     pub kind: Kind,
     pub server: Lab,
@@ -69,12 +69,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Boots the machines, and has the classes set them up.
+    /// Boots the machines, and sets them up with the classes.
     pub fn new(kind: Kind) -> Fleet {
         Fleet::with(kind, "")
     }
 
-    /// The same with more settings of the nodes' class.
+    /// Boots a fleet with more settings of the nodes' class.
     pub fn with(kind: Kind, settings: &str) -> Fleet {
         Fleet::certified(kind, settings, |machines| {
             for (lab, host) in machines {
@@ -83,14 +83,14 @@ impl Fleet {
         })
     }
 
-    /// The same, with certificates that the machines get in this way.
+    /// Boots a fleet whose machines get their certificates in this way.
     pub fn certified(
         kind: Kind,
         settings: &str,
         certify: impl FnOnce(&[(&Lab, &Host<'static>); 3]),
     ) -> Fleet {
         let net = Net::new();
-        // The CA is made once, and not by several together.
+        // The CA is made once here, not by several threads.
         Ca::get();
         let (server, web1, lb1) = at_once(
             || bare(&net, &SERVER, Image::Server),
@@ -124,7 +124,8 @@ impl Fleet {
         fleet
     }
 
-    /// A real run on web1 in which something changes, and notifies a trigger with these parameters: what its report says of it.
+    /// Runs Puppet on web1 with a change that notifies a trigger with these parameters; returns the
+    /// trigger's messages in the report.
     #[track_caller]
     pub fn fire(&self, parameters: &str) -> String {
         let (status, said) = self.try_to_fire(parameters);
@@ -132,7 +133,7 @@ impl Fleet {
         said
     }
 
-    /// The same, and the run's status.
+    /// Does the same, and returns the run's status too.
     #[track_caller]
     pub fn try_to_fire(&self, parameters: &str) -> (i32, String) {
         let backend = self.kind.name();
@@ -145,7 +146,7 @@ impl Fleet {
         (run.status(), reported(&self.web1))
     }
 
-    /// Waits until lb1 has made so many runs for triggers, which are then all.
+    /// Waits until lb1 has made this number of runs for triggers, which must then be all.
     #[track_caller]
     pub fn runs(&self, count: usize) -> Vec<Run> {
         let has_run = || {
@@ -158,7 +159,7 @@ impl Fleet {
         runs
     }
 
-    /// Nothing is under way any more, neither on web1 nor in the backend.
+    /// Waits until nothing is under way, neither on web1 nor in the backend.
     #[track_caller]
     pub fn is_settled(&self) {
         self.web1.wait_until("an empty outbox", 60, || {
@@ -174,14 +175,14 @@ impl Fleet {
         }
     }
 
-    /// The backend ends, or begins again.
+    /// Starts or stops the backend.
     pub fn backend(&self, is_there: bool) {
         let verb = if is_there { "start" } else { "stop" };
         let service = self.kind.service();
         self.server.sh(&format!("systemctl {verb} {service}"));
     }
 
-    /// The keys in an etcd.
+    /// Keys in an etcd.
     pub fn keys(&self) -> Vec<String> {
         assert_eq!(self.kind, Kind::Etcd);
         let all = self.server.sh(
@@ -195,7 +196,7 @@ impl Fleet {
     }
 }
 
-/// A machine with the programs, who knows the names of all others.
+/// Boots a machine with the programs, which knows the names of all others.
 pub fn bare(net: &Net, host: &Host<'_>, image: Image) -> Lab {
     let program = Path::new(env!("CARGO_BIN_EXE_again-fleet"));
     let clock = clock();
@@ -205,7 +206,8 @@ pub fn bare(net: &Net, host: &Host<'_>, image: Image) -> Lab {
     lab
 }
 
-/// A machine without the programs, who knows the names of all others, with these files of ours besides the CA.
+/// Boots a machine without the programs, which knows the names of all others, with these files of
+/// the host besides the CA.
 pub fn empty(net: &Net, host: &Host<'_>, image: Image, binds: &[(&Path, &str)]) -> Lab {
     let ca = Ca::get().path("");
     let binds = [&[(&*ca, "/srv/ca")], binds].concat();
@@ -216,7 +218,7 @@ pub fn empty(net: &Net, host: &Host<'_>, image: Image, binds: &[(&Path, &str)]) 
     lab
 }
 
-/// Puts certificate and key where Puppet has them.
+/// Copies certificate and key to Puppet's paths.
 pub fn certify(lab: &Lab, host: &Host<'_>) {
     lab.sh(&format!(
         "cd /var/lib/puppet/ssl; name={}
@@ -229,7 +231,7 @@ pub fn certify(lab: &Lab, host: &Host<'_>) {
     ));
 }
 
-/// A machine with a backend, as the class sets it up, and with these files of ours.
+/// Boots a machine with a backend that the class sets up, and with these files of the host.
 pub fn backend(net: &Net, kind: Kind, binds: &[(&Path, &str)]) -> Lab {
     let lab = empty(net, &SERVER, Image::Server, binds);
     certify(&lab, &SERVER);
@@ -243,7 +245,7 @@ fn set_backend(lab: &Lab, kind: Kind) {
     apply(lab, "/root/backend.pp", &class);
 }
 
-/// What three things come to that are done side by side.
+/// Runs three functions at the same time, and returns their results.
 fn at_once<A: Send, B: Send, C: Send>(
     one: impl FnOnce() -> A + Send,
     two: impl FnOnce() -> B + Send,
@@ -262,12 +264,12 @@ fn join<T>(started: std::thread::ScopedJoinHandle<'_, T>) -> T {
         .unwrap_or_else(|e| std::panic::resume_unwind(e))
 }
 
-/// Has the classes set up a node, with these settings of the helper and of the fleet besides.
+/// Sets up a node with the classes, with these additional settings of `again` and of again-fleet.
 pub fn set(lab: &Lab, kind: Kind, helper: &str, settings: &str) {
     apply(lab, "/root/node.pp", &classes(kind, helper, settings));
 }
 
-/// The manifest that does so.
+/// Manifest that sets up a node.
 pub fn classes(kind: Kind, helper: &str, settings: &str) -> String {
     format!(
         "class {{ 'common::again': manage_binary => 'none', {helper} }}
@@ -284,14 +286,15 @@ pub fn classes(kind: Kind, helper: &str, settings: &str) -> String {
     )
 }
 
-/// A run of `puppet apply`, which must not fail: its status, and what it said.
+/// Writes a manifest and runs `puppet apply`, which must not fail; returns its status and the
+/// messages.
 #[track_caller]
 pub fn apply(lab: &Lab, path: &str, manifest: &str) -> (i32, String) {
     lab.write(path, manifest);
     applied(lab, path, &[])
 }
 
-/// The same with a manifest that is there already.
+/// Runs `puppet apply` with an existing manifest.
 #[track_caller]
 pub fn applied(lab: &Lab, path: &str, options: &[&str]) -> (i32, String) {
     let run = puppet(lab, &[&[path], options].concat());
@@ -304,7 +307,7 @@ pub fn puppet(lab: &Lab, words: &[&str]) -> Ended {
     lab.exec(&[&apply, words].concat())
 }
 
-/// What the report of the last run says of its trigger.
+/// Messages about the trigger in the report of the last run.
 pub fn reported(lab: &Lab) -> String {
     lab.sh(
         "ruby -rpuppet -e 'puts YAML.unsafe_load_file(ARGV[0]).logs.select { |log| log.source.include?(%q(Trigger[)) }.map(&:message)' \
@@ -312,7 +315,7 @@ pub fn reported(lab: &Lab) -> String {
     )
 }
 
-/// Waits until the service of a node has the backend, or has it no longer.
+/// Waits until the service of a node is connected to the backend, or is not.
 #[track_caller]
 pub fn is_linked(lab: &Lab, is_up: bool) {
     let state = if is_up { "ok" } else { "error" };
@@ -321,7 +324,7 @@ pub fn is_linked(lab: &Lab, is_up: bool) {
     });
 }
 
-/// What `again-fleet check` finds about one thing: its state, and what it says.
+/// State and message of a check in `again-fleet check`.
 pub fn check(lab: &Lab, about: &str) -> (String, String) {
     let out = lab.exec(&["again-fleet", "check", "--json"]);
     let all: Value = serde_json::from_str(&out.out).unwrap_or_else(|e| panic!("{e}: {out:#?}"));
@@ -335,7 +338,7 @@ pub fn check(lab: &Lab, about: &str) -> (String, String) {
     (text("state"), text("what"))
 }
 
-/// The runs that triggers have started on a node.
+/// Runs that triggers have started on a node.
 pub fn ran(lab: &Lab) -> Vec<Run> {
     let mut runs = lab.runs();
     runs.retain(|run| run.argv.iter().any(|word| word == "/root/run.pp"));

@@ -10,13 +10,13 @@ use crate::fleet::{LB1, RUN, SERVER, WEB1, apply, certify, empty, is_linked, rep
 const PAGE: &str = include_str!("../../../doc/fleet.md");
 const PACKAGES: &str = "/srv/to";
 
-/// What the page is worth to somebody with three machines of other names.
+/// Text of the page with the names of these three machines.
 fn named_here(text: &str) -> String {
     let backend = text.replace("etcd1.example.com", SERVER.name);
     backend.replace(".example.com", ".test")
 }
 
-/// The blocks of the page's first section, of this language.
+/// Code blocks of this language in the page's first section.
 fn first_blocks(language: &str) -> Vec<String> {
     let (_, section) = PAGE
         .split_once("## The first fleet in ten minutes\n")
@@ -28,7 +28,8 @@ fn first_blocks(language: &str) -> Vec<String> {
     blocks.map(block).collect()
 }
 
-/// Everything that the page has somebody type, and on which machine: at a prompt, or between backquotes.
+/// Commands in the page, after a prompt or between backquotes, and the machine on which each is
+/// run.
 fn typed() -> Vec<(String, String)> {
     let mut all = Vec::new();
     let at_a_prompt = |line: &str| {
@@ -37,7 +38,7 @@ fn typed() -> Vec<(String, String)> {
         is_node.then(|| (node.to_owned(), command.to_owned()))
     };
     all.extend(PAGE.lines().filter_map(at_a_prompt));
-    // Without the blocks, every second piece is between backquotes.
+    // Outside the blocks, every second piece is between backquotes.
     let prose: String = PAGE.split("```").step_by(2).collect();
     let spans = prose.split('`').skip(1).step_by(2);
     let programs = ["again ", "again-fleet ", "systemctl ", "journalctl "];
@@ -50,7 +51,7 @@ fn typed() -> Vec<(String, String)> {
     all
 }
 
-/// A machine as Puppet's certificates leave it, with the packages at hand.
+/// Boots a machine with its Puppet certificates, and the packages available.
 fn fresh(net: &Net, host: &Host<'_>, image: Image, packages: &Path) -> Lab {
     let lab = empty(net, host, image, &[(packages, PACKAGES)]);
     lab.sh("umount /etc/puppet/code/modules/common && rmdir /etc/puppet/code/modules/common");
@@ -119,7 +120,8 @@ fn somebody_new_has_a_first_fleet_within_ten_minutes_and_each_command_of_the_pag
         "/root/backend.pp",
         &format!("{backend}\n{firing_only}"),
     );
-    // One with the program of the module, one with the package. Neither has a Puppet server: "a masterless node has its `puppet apply …`".
+    // One node uses the program of the module, the other the package. Neither has a Puppet server:
+    // "a masterless node has its `puppet apply …`".
     let masterless = "run_cmd => 'puppet apply /root/run.pp', # ";
     let class = class.replace("accept ", &format!("{masterless}\n  accept "));
     let packaged = class.replace(
@@ -175,7 +177,7 @@ fn somebody_new_has_a_first_fleet_within_ten_minutes_and_each_command_of_the_pag
     each_command_is_one(&site);
 }
 
-/// Whatever it finds, nothing that the page has somebody type is unknown or hangs.
+/// Whatever its result, no command of the page is unknown or hangs.
 fn each_command_is_one(site: &Site) {
     let typed = typed();
     assert!(typed.len() > 25, "{typed:?}");
@@ -191,8 +193,8 @@ fn each_command_is_one(site: &Site) {
         ];
         let unknown = is_unknown.iter().find(|words| said.contains(**words));
         assert_eq!(unknown, None, "{node}$ {command}: {ended:#?}");
-        // 2 says that the words or the settings are wrong. 124 is timeout's: nothing on the page may hang. The others are the shell's: what
-        // was typed cannot be run, or is not there.
+        // 2 means that the arguments or the settings are invalid. 124 is timeout's: nothing on the
+        // page may hang. The others are the shell's: the command cannot be run, or was not found.
         let is_bad = [2, 124, 126, 127].contains(&ended.status());
         assert!(!is_bad, "{node}$ {command}: {ended:#?}");
     }

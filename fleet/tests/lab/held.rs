@@ -3,13 +3,13 @@ use std::process::{Child, Stdio};
 use crate::fleet::{Fleet, Kind, ran, set};
 use crate::locks;
 
-/// No container has a clock of its own: its processes are told another time.
+/// A container has no clock of its own: its processes see another time through a library.
 const OTHER_CLOCK: &str = "[Service]
 Environment=LD_PRELOAD=/srv/clock.so FAKETIME_TIMESTAMP_FILE=/etc/faketimerc
 Environment=FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1
 ";
 
-/// A person on web1 who fires, and waits to be told what becomes of it.
+/// Command on web1 that sends a trigger and waits for its outcome.
 struct Waits<'a>(&'a Fleet, Child);
 
 impl<'a> Waits<'a> {
@@ -28,7 +28,7 @@ impl<'a> Waits<'a> {
         });
     }
 
-    /// Is told everything.
+    /// Waits for the end of the command; returns all of its output.
     fn ends(mut self) -> String {
         self.1.wait().expect("its end");
         self.0.web1.read("/root/told")
@@ -53,7 +53,7 @@ fn disabled(fleet: &Fleet) {
     let is_there = |key: &String| key.starts_with("to/lb1=test/");
     assert!(fleet.keys().iter().any(is_there));
     assert!(ran(&fleet.lb1).is_empty());
-    // Whoever does not wait reads it in the log.
+    // The log has the reason, for senders that do not wait.
     let log = fleet.web1.log_of("again-fleet.service");
     assert!(log.contains("'again' for lb1.test is held: "), "{log}");
     let enabled = fleet.lb1.uptime();
@@ -74,7 +74,7 @@ fn stopped(fleet: &Fleet) {
     );
 }
 
-/// The cap is reached by the run of before.
+/// The previous run has reached the cap.
 fn capped(fleet: &Fleet) {
     let helper = "max_runs => 1, window => '30s'";
     set(&fleet.lb1, fleet.kind, helper, "cap_share => 100,");
@@ -86,7 +86,7 @@ fn capped(fleet: &Fleet) {
     set(&fleet.lb1, fleet.kind, "", "cap_share => 100,");
 }
 
-/// An hour behind, and an hour ahead.
+/// The clock is an hour behind, then an hour ahead.
 fn clock_is_off(fleet: &Fleet) {
     let clock = |offset: &str| fleet.lb1.write("/etc/faketimerc", offset);
     clock("-1h");
@@ -101,7 +101,7 @@ fn clock_is_off(fleet: &Fleet) {
     waits.is_told("lb1.test: held: fired at ");
     waits.is_told(" by the clock of web1.test, here it is ");
     clock("+0");
-    // By itself, within a minute.
+    // The trigger is accepted without another request, within a minute.
     waits.is_told("lb1.test: changed");
     fleet.runs(4);
 

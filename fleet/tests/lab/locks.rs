@@ -5,12 +5,13 @@ use crate::fleet::{Fleet, apply, classes, is_linked};
 
 const LOCK: &str = "common::again::lock { 'db': candidates => ['web1.test', 'lb1.test'], prefer => ['web1.test'] }\n";
 
-/// It notes what the fact says. The lock's first trigger may come to a node before the lock's file does.
+/// Manifest that notes the value of the fact. The lock's first trigger may reach a node before the
+/// lock's file does.
 const RUN: &str = r#"$lock = $facts.dig('again_fleet', 'locks', 'db').lest || { {} }
 exec { "/bin/sh -c 'echo ${lock['holder']} ${lock['token']} >>/var/log/holders'": }
 "#;
 
-/// Who holds it by the word of this node, and with which token.
+/// Holder and token, according to this node.
 fn held(node: &Lab) -> Option<(String, u64)> {
     let out = node.exec(&["again-fleet", "locks", "--own", "--json"]).out;
     let all: Value = serde_json::from_str(&out).ok()?;
@@ -18,13 +19,13 @@ fn held(node: &Lab) -> Option<(String, u64)> {
     Some((one["holder"].as_str()?.to_owned(), one["token"].as_u64()?))
 }
 
-/// Until this node names another holder than the one with this token.
+/// Waits until this node names a holder with a higher token than this one.
 #[track_caller]
 fn holder_after(node: &Lab, token: u64) -> (String, u64) {
     node.wait_until("a holder", 90, || held(node).filter(|one| one.1 > token))
 }
 
-/// Until this node has also run with that holder.
+/// Waits until this node has also run with that holder.
 #[track_caller]
 fn has_run_with_holder_after(node: &Lab, token: u64) -> (String, u64) {
     let held = holder_after(node, token);

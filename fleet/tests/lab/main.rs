@@ -1,5 +1,5 @@
-//! What must hold on real, booted machines, set up by the classes of the module: nodes and a backend on a network of their own, with
-//! real Puppet, the real helper, and certificates of a Puppet CA.
+//! Tests on real, booted machines, set up with the classes of the module: nodes and a backend on a
+//! separate network, with real Puppet, the real `again`, and certificates of a Puppet CA.
 
 #[path = "../support/ca.rs"]
 mod ca;
@@ -9,25 +9,25 @@ mod fired;
 /// Machines on a network.
 mod fleet;
 
-/// From a change on one node to a run on another.
+/// Changes on one node that cause a run on another.
 mod across;
-/// A load balancer that names all web servers.
+/// Load balancer whose configuration lists all web servers.
 mod balancer;
-/// The two processes of a node, and one that was taken over.
+/// Service and executor of a node, after the service was compromised.
 mod compromised;
-/// What runs do, told elsewhere.
+/// Events of runs, seen on other nodes.
 mod events;
-/// Somebody new, from packages alone.
+/// Setup by a new user, from packages alone.
 mod fresh;
-/// What holds a trigger on its node.
+/// Triggers that are held on their target.
 mod held;
-/// Who holds a lock, when machines boot and lose their power.
+/// Lock holders when machines boot and lose power.
 mod locks;
-/// A network that does not work.
+/// Broken networks.
 mod network;
-/// What has a node react to what others do.
+/// Rules for events of other nodes.
 mod rules;
 /// Agents of a Puppet server.
 mod server;
-/// Packages of two versions on a fleet at work.
+/// Packages of two versions on a working fleet.
 mod upgrade;

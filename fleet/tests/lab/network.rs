@@ -2,10 +2,11 @@ use again_test_support::Lab;
 
 use crate::fleet::{Fleet, LB1, WEB1, is_linked, ran};
 
-/// Within how many seconds a connection that fell silent is to be noticed, and what a machine that is busy with others may add.
+/// Number of seconds within which a silent connection must be noticed, plus the delay of a busy
+/// machine.
 const NOTICED: f64 = 30.0 + 15.0;
 
-/// When the service of a node said last that the backend is not reached.
+/// Time at which the service of a node last logged that the backend is not reached.
 fn lost_at(lab: &Lab) -> f64 {
     let log = lab.sh("journalctl --no-pager -o short-unix -u again-fleet.service");
     let mut lines = log.lines().rev();
@@ -14,7 +15,7 @@ fn lost_at(lab: &Lab) -> f64 {
     at.expect("it was lost")
 }
 
-/// Triggers are taken once, whatever the network does to them.
+/// Each trigger is accepted once, whatever the network does to it.
 pub fn is_broken(fleet: &Fleet) {
     let before = ran(&fleet.lb1).len();
     let person = |words: &[&str]| {
@@ -22,14 +23,14 @@ pub fn is_broken(fleet: &Fleet) {
         fleet.web1.exec(&words).said()
     };
 
-    // A cable that is pulled, for as long as nobody has noticed.
+    // A cable is unplugged for a time too short to be noticed.
     fleet.net.plug(&LB1, false);
     assert!(person(&[]).contains("delivered to"));
     fleet.net.plug(&LB1, true);
     fleet.runs(before + 1);
     fleet.is_settled();
 
-    // All packets are lost, and nobody is told.
+    // All packets are dropped silently.
     for host in [&WEB1, &LB1] {
         fleet.net.pass(host, false);
     }
@@ -40,7 +41,7 @@ pub fn is_broken(fleet: &Fleet) {
         is_linked(node, false);
         let noticed = lost_at(node) - since;
         assert!((0.0..NOTICED).contains(&noticed), "{noticed} s");
-        // What went wrong, without what went well.
+        // Warnings and errors, without the other messages.
         let wrong = node.sh("journalctl --no-pager -o cat -p warning -u again-fleet.service");
         assert!(wrong.contains(" is not reached: "), "{wrong}");
         let is_good = |line: &str| line.ends_with(" is reached");
@@ -52,7 +53,7 @@ pub fn is_broken(fleet: &Fleet) {
     fleet.runs(before + 2);
     fleet.is_settled();
 
-    // A line that takes seconds for each trigger.
+    // A connection that takes seconds for each trigger.
     for host in [&WEB1, &LB1] {
         fleet.net.slow(host, 2000);
     }

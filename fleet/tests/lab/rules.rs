@@ -1,5 +1,6 @@
-//! Nodes see what runs do on others, and react to it: a web server comes up, and the load balancer runs by a rule of its own; and two
-//! nodes that react to each other. A fleet for each backend serves all of it, with certificates that no Puppet server has made.
+//! Rules: a web server comes up, and the load balancer runs because of a rule of its own; two nodes
+//! react to each other. One fleet for each backend serves all of it, with certificates that do not
+//! come from a Puppet server.
 
 use again_test_support::Lab;
 use again_test_support::net::Host;
@@ -10,11 +11,12 @@ use crate::fleet::{Fleet, Kind, applied, apply, classes, puppet, ran};
 
 const PAGE: &str = include_str!("../../../doc/fleet.md");
 
-/// What is run by a rule, and changes something each time. The title of an Exec is not told where it stands in its command.
+/// Manifest that a rule runs, with a change each time. The title of an Exec is not published if it
+/// contains its command.
 const RUN: &str = "again_events { 'this node': }
 exec { 'moves': command => '/bin/sh -c \"echo ran >>/var/log/ran\"' }\n";
 
-/// As in the example of the module.
+/// Manifest from the module's example.
 const WEB: &str = "again_events { 'this node': }
 class roles::frontend_web {
   service { 'httpd': ensure => running }
@@ -32,13 +34,13 @@ common::again::on { 'tell somebody':
   command => ['/bin/sh', '-c', 'cat >>/root/told; echo >>/root/told; echo it was told'],
 }\n";
 
-/// How often a web server comes up; AGAIN_FLEET_TIMES says another number, up to 200.
+/// Number of times that a web server comes up; AGAIN_FLEET_TIMES sets another number, up to 200.
 fn times() -> usize {
     let said = std::env::var("AGAIN_FLEET_TIMES");
     said.map_or(4, |text| text.parse().expect("a number of times"))
 }
 
-/// Has the classes set up a node that listens to all others, with these rules.
+/// Sets up a node with the classes, with these rules; it accepts all other nodes.
 fn set(lab: &Lab, kind: Kind, settings: &str, rules: &str) {
     let settings = format!("events => true, cap_share => 100, {settings}");
     let classes = classes(kind, "max_runs => 250,", &settings);
@@ -46,7 +48,7 @@ fn set(lab: &Lab, kind: Kind, settings: &str, rules: &str) {
     apply(lab, "/root/node.pp", &format!("{classes}{rules}"));
 }
 
-/// When the runs were started that the helper started, milliseconds of the wall clock.
+/// Times at which `again` started runs, in milliseconds of the wall clock.
 fn starts(lab: &Lab) -> Vec<u64> {
     let history = lab.history();
     let entries = history
@@ -58,7 +60,7 @@ fn starts(lab: &Lab) -> Vec<u64> {
         .collect()
 }
 
-/// The events that a program was told, each a line.
+/// Events that a program received, one a line.
 fn told(lab: &Lab) -> Vec<Value> {
     let text = lab.sh("cat /root/told 2>/dev/null || true");
     let lines = text.lines().filter(|line| !line.is_empty());
@@ -70,7 +72,7 @@ fn told(lab: &Lab) -> Vec<Value> {
 fn balancer_runs_when_a_web_server_comes_up(fleet: &Fleet) {
     let (kind, web1, lb1, times) = (fleet.kind, &fleet.web1, &fleet.lb1, times());
     web1.write("/root/web.pp", WEB);
-    // The rules come while the service is at work.
+    // The rules are installed while the service is running.
     set(lb1, kind, "", BALANCER);
     let mut late = Vec::new();
     for time in 1..=times {
@@ -94,7 +96,7 @@ fn balancer_runs_when_a_web_server_comes_up(fleet: &Fleet) {
         "{kind:?}: from a change to a start elsewhere {half} ms (median of {times}), 99 in 100 within {nearly_all} ms, {most} ms at most"
     );
     assert!(half < 5000, "{late:?}");
-    // A run that starts nothing asks for nothing.
+    // A run that starts nothing causes no call.
     applied(web1, "/root/web.pp", &[]);
     lb1.wait_until("no call", 60, || {
         let left = lb1.sh("ls /var/lib/again-fleet/calls");
@@ -104,7 +106,7 @@ fn balancer_runs_when_a_web_server_comes_up(fleet: &Fleet) {
     assert!(log.contains("it was told"), "{log}");
     assert_eq!((ran(lb1).len(), told(lb1).len()), (times, times));
     assert_eq!(starts(lb1).len(), times);
-    // A rule that has left the manifest has left the node.
+    // A rule that is removed from the manifest is removed from the node.
     set(lb1, kind, "", "");
     assert_eq!(lb1.sh("ls /etc/again-fleet.d"), "");
 }
@@ -123,12 +125,13 @@ fn two_rules_that_react_to_each_other_end(fleet: &Fleet) {
         let log = fleet.web1.log_of("again-fleet-executor.service");
         log.contains(circle).then_some(())
     });
-    // One of web1's two is the run above, which no trigger started.
+    // One of web1's two runs is the one above, which no trigger started.
     let wanted = [(web1.0 + 2, web1.1 + 1), (lb1.0 + 2, lb1.1 + 2)];
     assert_eq!(counts(), wanted);
 }
 
-/// Has the machines get their certificates as doc/fleet.md says for sites without a Puppet server.
+/// Gives the machines their certificates as doc/fleet.md describes it for sites without a Puppet
+/// server.
 fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) {
     let (_, section) = PAGE
         .split_once("## Without a Puppet server\n")
@@ -164,7 +167,7 @@ fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) 
         ];
         assert!(words.iter().all(|words| all.contains(words)), "{said:#?}");
     }
-    // The machine's image has a certificate of its own.
+    // The machine's image contains a certificate of its own.
     server.sh("find \"$(puppet config print ssldir)\" -type f -delete");
     server.sh(&make.replace("etcd1.test", at.name));
     server.sh(&own.replace("etcd1.test", at.name));

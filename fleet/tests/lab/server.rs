@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::fleet::{LB1, SERVER, WEB1, bare, check, is_linked, reported};
 
-/// What each node is. The backend knows its nodes from the CA, which is where the catalogs are compiled.
+/// Manifest of the site. The backend gets its list of nodes from the CA, which is on the machine
+/// that compiles the catalogs.
 const SITE: &str = "
 class { 'common::again': manage_binary => 'none', wait_for_slot => true }
 node 'server.test' {
@@ -27,7 +28,7 @@ node 'lb1.test' {
 }
 ";
 
-/// One agent at a time, beside the server's own.
+/// Limit of one agent at a time, including the server's own.
 const SLOTS: &str = "slots => { group => 'puppetserver', limit => 1 }";
 
 const CONF: &str = "[main]
@@ -63,7 +64,8 @@ fn site(server: &Lab, slots: &str) {
 fn server(net: &Net) -> Lab {
     let lab = machine(net, &SERVER, Image::Server);
     site(&lab, SLOTS);
-    // By TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run. Nobody looks for updates on the Internet.
+    // With TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run. The
+    // server must not look for updates on the Internet.
     lab.sh(
         "sed -i 's/ssl-port: 8140/ssl-port: 8140, ssl-protocols: [TLSv1.2]/' /etc/puppet/puppetserver/conf.d/webserver.conf
         sed -i /analytics/d /etc/puppet/puppetserver/services.d/bootstrap.cfg
@@ -76,7 +78,7 @@ fn server(net: &Net) -> Lab {
     lab
 }
 
-/// An agent's run now: its status.
+/// Runs the agent; returns its status.
 #[track_caller]
 fn agent(lab: &Lab) -> i32 {
     let run = lab.exec(&["puppet", "agent", "--test", "--color=false"]);
@@ -84,7 +86,7 @@ fn agent(lab: &Lab) -> i32 {
     run.status()
 }
 
-/// The runs that triggers have started.
+/// Runs that triggers have started.
 fn ran(lab: &Lab) -> Vec<Run> {
     let mut runs = lab.runs();
     runs.retain(|run| run.argv.iter().any(|word| word == "--no-splay"));
@@ -134,7 +136,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
     assert_eq!(agent(&server), 0);
     certificate_named_root_is_an_error(&server);
 
-    // From cron, at a target whose daemon is there.
+    // A run from cron, on a target whose daemon is running.
     lb1.sh("systemctl start puppet");
     lb1.wait_until("the daemon's run", 90, || {
         lb1.read("/var/cache/puppet/state/agent_catalog_run.lock")
@@ -149,7 +151,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
             .then_some(())
     });
 
-    // What cron's run and the daemon's did is seen on the other node.
+    // The other node sees the events of cron's run and of the daemon's.
     let told = |on: &Lab, node: &str, what: &str| {
         on.wait_until("an event", 60, || {
             let events = on.exec(&["again-fleet", "events", "--json"]).out;
@@ -161,7 +163,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
     told(&lb1, "\"web1.test\"", "Trigger[look again]");
     told(&web1, "\"lb1.test\"", "\"transaction\"");
 
-    // Puppet's own disable.
+    // `puppet agent --disable` of Puppet itself.
     lb1.sh("puppet agent --disable 'a longer job'");
     let fire = "exec again-fleet trigger --to lb1.test --wait >/root/told 2>&1";
     let mut fire = web1.spawn(&["sh", "-c", fire], Stdio::null());
@@ -181,7 +183,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
     has_run(&lb1, 2);
     assert!(fire.wait().expect("its end").success());
 
-    // A report processor's user, who is not root.
+    // The user of a report processor, who is not root.
     let fire = [
         "runuser",
         "-u",
@@ -197,7 +199,7 @@ fn agents_of_a_puppet_server_whose_ca_says_who_may_use_the_backend() {
     assert!(told.ok().contains("1 of 1 node done"));
     has_run(&lb1, 3);
 
-    // A certificate that was lost, and is made anew; the backend refuses the old one from then on.
+    // A lost certificate is replaced; from then on the backend refuses the old one.
     let started =
         || web1.sh("systemctl show -P ExecMainStartTimestampMonotonic again-fleet.service");
     let before = (serial(&web1), started());
@@ -236,19 +238,19 @@ fn certificate_named_root_is_an_error(server: &Lab) {
     agent(server);
 }
 
-/// A run as cron's lines have it.
+/// Command of a run in a crontab.
 const ONETIME: &str = "puppet agent --onetime --no-daemonize";
 
-/// Has cron start this once, now.
+/// Makes cron start this command once, now.
 fn by_cron(node: &Lab, command: &str) {
     node.write("/etc/cron.d/agent", &format!("@reboot root {command}\n"));
     node.sh("rm -f /run/crond.reboot; systemctl restart cron");
 }
 
-/// A process on the server has the only slot until it is let go.
+/// Takes the only slot on the server until it is released.
 fn hold(server: &Lab) {
     let words = "echo $$ >/root/holder; again-fleet slot --group puppetserver && touch /root/has; exec sleep 600";
-    // Its container ends with the test.
+    // The container ends with the test.
     #[expect(clippy::zombie_processes)]
     let _holder = server.spawn(&["sh", "-c", words], Stdio::null());
     server.wait_until("its slot", 60, || {
@@ -261,7 +263,7 @@ fn let_go(server: &Lab) {
     server.sh("kill $(cat /root/holder); rm /root/has");
 }
 
-/// Waits until these run or wait, the first of them having the slot.
+/// Waits until exactly these nodes run or wait, and the first of them has the slot.
 #[track_caller]
 fn stand(server: &Lab, names: &[&str]) {
     server.wait_until("all of them in line", 90, || {
@@ -278,9 +280,9 @@ fn stand(server: &Lab, names: &[&str]) {
     });
 }
 
-/// The daemon's run, one by hand, one of cron's, and one that a trigger starts.
+/// Four runs share a slot: the daemon's, one by hand, one from cron, and one that a trigger starts.
 fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
-    // On a terminal, with all that it shows in a file.
+    // The run by hand has a terminal, whose output goes to a file.
     let by_hand = "exec script --quiet --return --flush --command 'puppet agent --test --color=false' /root/hand";
     hold(server);
     lb1.sh("systemctl kill --kill-who=main --signal=USR1 puppet");
@@ -302,7 +304,7 @@ fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
     assert!(web1.read("/root/hand").contains("Applying configuration"));
     stand(server, &[]);
 
-    // The waiter of a triggered run, until an operator takes the slot from the one who has it.
+    // The waiter of a triggered run waits, until an operator removes the slot from its holder.
     hold(server);
     let before = ran(lb1).len();
     web1.sh("again-fleet trigger --to lb1.test");
@@ -316,7 +318,7 @@ fn share_a_slot(server: &Lab, web1: &Lab, lb1: &Lab) {
     stand(server, &[]);
     let_go(server);
 
-    // A run of cron's waits as well, until it is disabled with one parameter.
+    // A run from cron waits as well, until waiting is disabled with one parameter.
     hold(server);
     by_cron(web1, &format!("{ONETIME}; echo $? >/root/ended"));
     stand(server, &["server.test", "web1.test"]);

@@ -12,7 +12,7 @@ use crate::fleet::{Kind, LB1, RUN, WEB1, WEB2, backend, certify, check, empty, i
 
 const PAGE: &str = include_str!("../../../doc/install.md");
 
-/// As the classes set up a node with packaged programs, in two runs.
+/// Manifest that sets up a node with packaged programs using the classes, in two runs.
 const CLASSES: &str = "
 file { '/root/first': content => 'made in the first run', notify => Exec['again'] }
 if find_file('/root/first') { file { '/root/second': content => 'made in the second run' } }
@@ -28,7 +28,7 @@ class { 'common::again::fleet':
 common::again::lock { 'db-master': candidates => ['web1.test', 'web2.test', 'lb1.test'] }
 ";
 
-/// The same by hand, as doc/packages.md says, with the units of the package.
+/// Script that sets up a node by hand, as doc/packages.md describes, with the units of the package.
 const BY_HAND: &str = r#"
 cat >/etc/again.toml <<'TOML'
 max_runs = 1000
@@ -57,7 +57,8 @@ systemctl daemon-reload
 systemctl enable --now again-fleet.socket again-fleet-executor.socket again-fleet-calls.path again-fleet.service
 "#;
 
-/// Fires at the nodes that it is told about every second, each time under another name, and writes down what it was told.
+/// Script that sends triggers to the nodes in its arguments every second, each with another name,
+/// and writes down the answers.
 const FIRE: &str = r#"
 n=0
 until [ -e /root/enough ]; do
@@ -68,14 +69,14 @@ until [ -e /root/enough ]; do
 done
 "#;
 
-/// What a unit is, but for what comes and goes with work.
+/// Command that shows the properties of the units that do not vary with their work.
 const STANDING: &str = "
 systemctl show --property=Id,ActiveState,UnitFileState,FragmentPath again-fleet.service again-fleet.socket again-fleet-executor.socket \
   again-fleet-calls.path again-pending.path again-resume.service
 systemctl show --property=Id,ActiveEnterTimestampMonotonic again-fleet.socket again-fleet-executor.socket again-fleet-calls.path
 ";
 
-/// The block of commands with this number, from 0, below this heading of the page.
+/// Block of commands with this index, from 0, below this heading of the page.
 fn commands(heading: &str, number: usize) -> &'static str {
     let (_, section) = PAGE
         .split_once(&format!("\n## {heading}\n"))
@@ -88,15 +89,15 @@ fn commands(heading: &str, number: usize) -> &'static str {
 
 const DEBIAN: &str = "Debian and Ubuntu";
 
-/// The release of one version.
+/// Release of one version.
 struct Packages {
-    /// Where a machine has them.
+    /// Directory of the packages on a machine.
     place: &'static str,
     version: String,
 }
 
 impl Packages {
-    /// Those in the directory that this variable names.
+    /// Returns the packages in the directory that this variable names.
     fn named_by(variable: &str, place: &'static str) -> (PathBuf, Packages) {
         let from = std::env::var_os(variable);
         let from = from.unwrap_or_else(|| panic!("{variable} is not set: tests/upgrade/run does"));
@@ -122,7 +123,8 @@ impl Packages {
         ))
     }
 
-    /// Publishes this release as the current one, and installs both packages from it, over whatever is there.
+    /// Publishes this release as the current one, and installs both packages from it over any other
+    /// version.
     #[track_caller]
     fn install(&self, lab: &Lab) {
         let (place, version) = (self.place, &self.version);
@@ -153,14 +155,14 @@ impl Packages {
     }
 }
 
-/// A node, and what fires there.
+/// Node, and the process that sends triggers on it.
 struct Node {
     host: Host<'static>,
     lab: Lab,
     fires: Option<Child>,
 }
 
-/// A backend, and three nodes on which the lower version is installed.
+/// Backend, and three nodes on which the lower version is installed.
 struct Fleet {
     server: Lab,
     nodes: [Node; 3],
@@ -172,7 +174,7 @@ const HOSTS: [Host<'static>; 3] = [WEB1, WEB2, LB1];
 impl Fleet {
     fn new(from: &Packages, binds: &[(&Path, &str)]) -> Fleet {
         let net = Net::new();
-        // The CA is made once, and not by several together.
+        // The CA is made once here, not by several threads.
         crate::ca::Ca::get();
         let bridge = &net;
         let (server, labs) = std::thread::scope(|scope| {
@@ -217,7 +219,7 @@ impl Fleet {
         fleet
     }
 
-    /// Every node begins to fire at all others.
+    /// Starts sending triggers from every node to all others.
     fn fires(&mut self) {
         for node in &mut self.nodes {
             let others = HOSTS.iter().filter(|host| host.name != node.host.name);
@@ -228,13 +230,14 @@ impl Fleet {
         }
     }
 
-    /// How many firings have been answered.
+    /// Number of triggers that were answered.
     fn count(&self) -> usize {
         let answered = |node: &Node| node.lab.read("/root/fired").lines().count();
         self.nodes.iter().map(answered).sum()
     }
 
-    /// All stop firing. What each node was told, by the ids of its triggers: a firing that failed is a trigger that is lost.
+    /// Stops the senders, and returns the ids of each node's triggers. A command that failed counts
+    /// as a lost trigger, and fails the test.
     fn is_enough(&mut self) -> Vec<Vec<String>> {
         for node in &self.nodes {
             node.lab.sh("touch /root/enough");
@@ -255,7 +258,7 @@ impl Fleet {
         self.nodes.iter_mut().map(ids).collect()
     }
 
-    /// The holder of the lock and its token, once a node is sure of them.
+    /// Returns the holder of the lock and its token, when a node is sure of them.
     #[track_caller]
     fn holder(&self) -> (String, u64) {
         let seen = |node: &Node| {
@@ -272,7 +275,7 @@ impl Fleet {
     }
 }
 
-/// A command that waits for its time on a node: its name, and its waiter.
+/// Starts a command with a waiter on a node, under this name; returns the pid of the waiter.
 fn waits(lab: &Lab, name: &str) -> u64 {
     let script =
         format!("again run --name {name} --delta 1h -- /bin/sh -c 'echo {name} >>/root/waited'");
@@ -287,7 +290,7 @@ fn waiter(lab: &Lab, name: &str) -> Option<u64> {
     timer["waiter"]["pid"].as_u64()
 }
 
-/// Upgrades a node, or downgrades it. All of it goes on as it was.
+/// Upgrades a node, or downgrades it. Everything that was pending or running stays so.
 #[track_caller]
 fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     let lab = &node.lab;
@@ -312,15 +315,16 @@ fn changes(fleet: &Fleet, node: &Node, to: &Packages, name: &str) {
     assert_eq!(waiter(lab, name), Some(waits), "{name}: another waiter");
     lab.sh(&format!("again now {name}"));
     assert_eq!(fleet.holder(), held, "{name}: the lock has changed hands");
-    // Time itself is tested: nodes of both versions are at work for a while.
+    // Time itself is tested: nodes of both versions run for a while.
     std::thread::sleep(Duration::from_secs(8));
 }
 
-/// What follows from a node's firings, all told to their end: how often each outcome was.
+/// Waits for the final status of everything that a node's triggers caused; returns the number of
+/// each outcome.
 #[track_caller]
 fn is_told(node: &Node, ids: &[String]) -> BTreeMap<String, usize> {
     node.lab.write("/root/ids", &(ids.join("\n") + "\n"));
-    // Its status says, too, whether all is over.
+    // The exit status also shows whether the story is over.
     let script = "while read -r id; do again-fleet story \"$id\" --json || true; done </root/ids";
     let stories = || -> Vec<Value> {
         let said = node.lab.sh(script);
@@ -350,7 +354,8 @@ fn is_told(node: &Node, ids: &[String]) -> BTreeMap<String, usize> {
                 "{}: {story:#}",
                 node.host.name
             );
-            // The run that did its job has begun after it was fired. Both are written in the same way.
+            // The run that satisfied the trigger has begun after the trigger was sent. Both times
+            // have the same format.
             let began = entry["run"]["began_at"].as_str();
             let fired = entry["fired_at"].as_str().expect("a time");
             assert!(began.is_none_or(|began| began > fired), "{story:#}");
@@ -360,7 +365,7 @@ fn is_told(node: &Node, ids: &[String]) -> BTreeMap<String, usize> {
     outcomes
 }
 
-/// Each trigger that a node took was acted on in one run, and not in two.
+/// Checks that each trigger that a node accepted was acted on in one run, not in two.
 #[track_caller]
 fn is_done_once(node: &Node, expected: usize) {
     let mut started: BTreeMap<String, usize> = BTreeMap::new();
@@ -391,7 +396,7 @@ fn is_done_once(node: &Node, expected: usize) {
     assert_eq!(done.len(), expected, "{}", node.host.name);
 }
 
-/// No service of ours has failed, nor was one started again because it had ended.
+/// Checks that no service of again-fleet has failed or was restarted after an unexpected end.
 #[track_caller]
 fn has_not_failed(lab: &Lab) {
     let failed = lab.sh("systemctl list-units --failed --plain --no-legend --no-pager 'again*'");
@@ -409,7 +414,8 @@ fn has_not_failed(lab: &Lab) {
     assert!(bad.is_empty(), "{bad:#?}\n{log}");
 }
 
-/// What nobody has set up is neither started nor enabled, whatever is installed over it.
+/// Checks that units that were not set up are neither started nor enabled by an installation or
+/// upgrade.
 fn starts_nothing(lab: &Lab, all: &[&Packages]) {
     for packages in all {
         packages.install(lab);
@@ -424,7 +430,8 @@ fn starts_nothing(lab: &Lab, all: &[&Packages]) {
     }
 }
 
-/// A waiter that has no scope of its own is in the control group of the executor, and would end with it.
+/// A waiter without a scope of its own is in the control group of the executor, and would end with
+/// it.
 fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
     let lab = &node.lab;
     lab.sh("echo 'scope = \"never\"' >>/etc/again.toml");
@@ -452,7 +459,7 @@ fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
         Some(lab.runs()).filter(|runs| runs.len() > before)
     });
     assert_eq!((runs.len(), runs[before].pid), (before + 1, pid));
-    // The executor goes on as the new program once that has ended.
+    // The executor becomes the new program when the waiter has ended.
     let old = || {
         lab.sh("readlink /proc/$(systemctl show --property=MainPID --value again-fleet-executor.service)/exe || true")
     };
@@ -461,7 +468,7 @@ fn a_waiter_stays(node: &Node, from: &Node, to: &Packages) {
     });
 }
 
-/// What somebody has stopped stays so.
+/// Stopped units stay stopped.
 fn stays_stopped(lab: &Lab, to: &Packages) {
     lab.sh("systemctl stop again-fleet.service again-fleet.socket again-fleet-executor.socket again-fleet-executor.service");
     let stands = lab.sh(STANDING);
@@ -469,12 +476,13 @@ fn stays_stopped(lab: &Lab, to: &Packages) {
     assert_eq!(lab.sh(STANDING), stands);
 }
 
-/// The names of files that remind of the packages.
+/// Names of files that belong to the packages.
 fn files(lab: &Lab) -> String {
     lab.sh("find / -xdev -name '*again*' -not -path '/root/*' -not -path '/srv/*' | sort")
 }
 
-/// A removal ends what is pending and keeps the state; a purge leaves what was there before the installation, and the operator's settings.
+/// A removal ends what is pending and keeps the state; a purge leaves only what existed before the
+/// installation, and the operator's settings.
 fn is_removed_and_purged(lab: &Lab, packages: &Packages) {
     lab.sh("again run --name last --delta 1h -- /bin/true");
     let said = packages.run(lab, "apt-get remove -y again again-fleet");

@@ -1,5 +1,5 @@
-//! The manual pages are written by hand; nothing that the program has may be missing from them, and nothing be in them that it
-//! has not. The completions are files too.
+//! Manual pages are written by hand. They must describe everything that the program has, and
+//! nothing else. The completions are files too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn every_command_and_every_flag_and_none_else() {
     }
 }
 
-/// With AGAIN_WRITE_COMPLETIONS they are written: `cargo xtask completions` sets it.
+/// Completions are written if AGAIN_WRITE_COMPLETIONS is set, as `cargo xtask completions` does.
 #[test]
 fn the_completions_are_fresh() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../completions");
@@ -89,11 +89,11 @@ fn every_key_of_the_settings_and_none_else() {
         .iter()
         .filter_map(|line| line.strip_prefix(".It Ic "));
     let documented: Vec<&str> = items.collect();
-    // In the order of the program's own messages.
+    // The keys are in the order of the program's own messages.
     assert_eq!(documented, KEYS);
 }
 
-/// The settings where this file has all that is set.
+/// Settings from a file with this content.
 fn with(file: &str) -> Result<Settings, String> {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("again-fleet.toml");

@@ -1,4 +1,5 @@
-//! The outbox: what it said it keeps is there after a crash at any step, and nothing half written ever is.
+//! Outbox: each confirmed value is there after a crash at any step, and no value is ever half
+//! written.
 
 #[path = "../support/disk.rs"]
 mod disk;
@@ -16,10 +17,10 @@ const WIDE: Bounds = Bounds {
     bytes: 1 << 20,
 };
 
-/// What may be there after a crash: a value, or nothing.
+/// Values that each key may have after a crash, or none.
 type Allowed = BTreeMap<&'static str, Vec<Option<Vec<u8>>>>;
 
-/// Puts and removes, until the disk stops; and what each key may hold then.
+/// Puts and removes values until the disk stops; returns what each key may then contain.
 fn work(outbox: &mut Outbox<CrashDisk>) -> Allowed {
     let mut allowed = Allowed::new();
     for (key, value) in [
@@ -33,7 +34,7 @@ fn work(outbox: &mut Outbox<CrashDisk>) -> Allowed {
     ] {
         let before = allowed.entry(key).or_insert_with(|| vec![None]);
         let value = value.map(|text| text.as_bytes().to_vec());
-        // Until it is done, it may have happened or not.
+        // Until the operation is confirmed, it may have happened or not.
         before.push(value.clone());
         match &value {
             Some(bytes) if outbox.put(key, bytes).is_ok() => *before = vec![value],

@@ -1,5 +1,6 @@
-//! A node whose key has fallen into wrong hands sends thousands of triggers that no clock agrees with. No other node's trigger waits for
-//! them, and neither the service nor its outbox grows with them.
+//! Flood by a node whose key is compromised: it sends thousands of triggers dated far ahead of
+//! every clock. No other node's trigger waits for them, and neither the service nor its outbox
+//! grows with their number.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::straight::Straight;
 
 const FLOOD: u64 = 5000;
 const TEN_YEARS: u64 = 10 * 365 * 86_400_000;
-/// How often the other node's trigger is timed.
+/// Number of measurements of the other node's trigger.
 const TIMES: u64 = 3;
 
 mod etcd {
@@ -49,7 +50,7 @@ mod nats {
     }
 }
 
-/// A trigger of web1's ten years ahead, with as long a past as it may have.
+/// Returns a trigger of web1 ten years ahead, with the longest lineage allowed.
 fn large(n: u64) -> Trigger {
     let now = trigger("web1.test");
     let hop = |m: u64| -> Name {
@@ -75,7 +76,7 @@ fn large(n: u64) -> Trigger {
     }
 }
 
-/// The longest that a trigger of web2's takes to be accepted.
+/// Returns the longest time until a trigger of web2 is accepted.
 fn takes(lb1: &Node, straight: &Straight, round: &str) -> Duration {
     let took = (0..TIMES).map(|n| {
         let one = Trigger {
@@ -97,7 +98,7 @@ fn takes(lb1: &Node, straight: &Straight, round: &str) -> Duration {
     took.max().expect("some")
 }
 
-/// Bytes of the files below a directory.
+/// Total size in bytes of the files below a directory.
 fn bytes(directory: &Path) -> u64 {
     let listed = fs::read_dir(directory).expect("a directory");
     let length = |one: fs::DirEntry| match one.metadata() {
@@ -108,9 +109,9 @@ fn bytes(directory: &Path) -> u64 {
     listed.filter_map(Result::ok).map(length).sum()
 }
 
-/// The time without the flood bounds the time with it.
+/// Duration without the flood, which bounds the duration with it.
 fn is_bounded(quiet: Duration, took: Duration) {
-    // The first one comes right after the flood, which a server may still have to send.
+    // The first trigger comes right after the flood, which a server may still have to send.
     let most = 20 * quiet + Duration::from_secs(10);
     assert!(took < most, "{took:?}, and {quiet:?} before");
 }
@@ -132,7 +133,7 @@ fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
     is_bounded(quiet, flooded);
     let named = "web1.test has sent more than 256 triggers or 2 MB that wait here";
     until(named, || lb1.log().contains(named));
-    // A service that begins with all of it reads no more.
+    // A service that starts with the whole flood stored reads no more.
     let first = most_memory(lb1.pid());
     lb1.start_anew();
     lb1.is_linked(true);
@@ -146,7 +147,8 @@ fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
     );
     assert!(grown <= 96, "{grown} MiB more");
     assert!(outbox < 12 << 20, "{outbox} bytes");
-    // They stay there, and what was read is shown with both times. No key was lost to the bound.
+    // The triggers stay there, and the statuses of those that were read contain both times. The
+    // bound removes no key.
     assert_eq!(straight.list("to/lb1=test/web1=test/").len() as u64, FLOOD);
     let told = straight.told("web1.test");
     assert!((1..=256).contains(&told.len()), "{} results", told.len());
@@ -157,7 +159,8 @@ fn sender_that_floods_delays_no_other_and_fills_nothing(kind: Kind) {
     assert_eq!(lb1.runs().len() as u64, 3 * TIMES);
 }
 
-/// Whoever may write to the backend, with no node's key, puts there what no service removes.
+/// Invalid values below a sender's keys, which a writer without any node's key puts there, and
+/// which no service removes.
 fn what_is_not_a_trigger_below_a_senders_name_keeps_none_from_being_read(kind: Kind) {
     let server = Server::start(kind);
     let lb1 = Node::new("lb1.test", &server);

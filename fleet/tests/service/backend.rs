@@ -1,4 +1,4 @@
-//! What befalls a backend: whatever was fired is taken once when it is over.
+//! Faults of the backend: each trigger that was sent is accepted once when the fault is over.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -12,7 +12,8 @@ use crate::operator::Operator;
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 
-/// Both have seen many revisions; those of the new backend begin at one.
+/// The old backend has seen many revisions, for both kinds of backend; those of the new one begin
+/// at one.
 #[test]
 fn a_backend_whose_revisions_begin_anew_is_watched_from_its_beginning() {
     let server = Server::start(Kind::Etcd);
@@ -41,8 +42,8 @@ fn a_backend_whose_revisions_begin_anew_is_watched_from_its_beginning() {
     assert_eq!(lb1.ran(), fired);
 }
 
-/// What the watches have not seen yet is compacted away, and so is what they have; in the end so much is written that etcd has to
-/// take up a watch where nothing is any more.
+/// Changes that the watches have not seen yet are compacted away, and so are those that they have
+/// seen. In the end so much is written that etcd has to resume a watch at a compacted revision.
 #[test]
 fn a_compaction_hides_nothing() {
     let server = Server::start(Kind::Etcd);
@@ -60,7 +61,8 @@ fn a_compaction_hides_nothing() {
             &["compact", "--physical", &revision.to_string()],
         );
     };
-    // The connection holds two megabytes for a client that does not read, and the server another 128 changes for each watch.
+    // The connection holds two megabytes for a client that does not read, and the server another
+    // 128 changes for each watch.
     let behind = || {
         for (count, length) in [(4, 1_000_000), (200, 1)] {
             straight.put_together("to/lb1=test/web2=test/again", &vec![vec![0; length]; count]);
@@ -71,7 +73,7 @@ fn a_compaction_hides_nothing() {
         lb1.log().contains(lost)
     };
     let mut fired = Vec::new();
-    // A list that is due just then finds it all before the watch does.
+    // A list that is due at that moment finds it all before the watch does.
     while fired.len() < 2 || !met() {
         assert!(fired.len() < 10, "the watch never met it");
         compact();
@@ -92,7 +94,7 @@ fn a_compaction_hides_nothing() {
     assert_eq!(lb1.ran(), fired);
 }
 
-/// The operator purges what a stopped node was not sent yet, up to the trigger.
+/// The operator purges the changes up to the trigger that a stopped node was not sent yet.
 #[test]
 fn a_purge_hides_nothing() {
     let server = Server::start(Kind::Nats);
@@ -105,7 +107,8 @@ fn a_purge_hides_nothing() {
     let runtime = runtime.expect("a runtime");
     let operator = runtime.block_on(Operator::of(&server, "KV_again_test_to"));
     lb1.signal("-STOP");
-    // The server sends two megabytes until it is answered, and twice as much after an answer that came just before.
+    // The server sends two megabytes until it is answered, and twice as much after an answer that
+    // came just before.
     for _ in 0..12 {
         let put = straight.put("to/lb1=test/web2=test/again", &[0; 900_000]);
         put.expect("put");
@@ -138,7 +141,7 @@ fn a_purge_hides_nothing() {
     assert_eq!(lb1.ran(), [one.id, two.id]);
 }
 
-/// What is fired waits, and the connection stays.
+/// Triggers wait while the backend is full, and the connection stays.
 #[test]
 fn full_backend_is_named_until_it_has_room() {
     let server = Server::start(Kind::Etcd);
@@ -164,7 +167,7 @@ fn full_backend_is_named_until_it_has_room() {
     until("an end of it", || web1.how().failures.is_empty());
 }
 
-/// One of three dies, and after it the others, the leader too.
+/// Kills one of three members, and then the others, including the leader.
 fn one_of_three(kind: Kind) {
     let servers = Server::cluster(kind);
     let ports = servers.iter().map(|one| format!("localhost:{}", one.port));
@@ -180,7 +183,7 @@ fn one_of_three(kind: Kind) {
         node.is_linked(true);
     }
     let mut fired = Vec::new();
-    // A member of NATS's takes long until it can stand for another one.
+    // A NATS member takes a long time until it can replace another one.
     let dying = if kind == Kind::Etcd { 3 } else { 1 };
     for server in &servers[..dying] {
         server.kill();
@@ -208,7 +211,8 @@ fn any_of_three_may_die_with_nats() {
     one_of_three(Kind::Nats);
 }
 
-/// `journalctl -p warning` shows what went wrong. On a pipe and in a file a line has no level.
+/// `journalctl -p warning` shows the warnings and errors. On a pipe and in a file a line has no
+/// level.
 #[test]
 fn service_gives_lines_a_level_where_systemd_passes_them_to_the_journal() {
     let server = Server::start(Kind::Etcd);

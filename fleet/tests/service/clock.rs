@@ -1,6 +1,7 @@
-//! Nodes whose clocks are wrong by an hour, over a real etcd: the wall clock of each, by the feature `shift-clock` that the programs of the
-//! tests have, and CLOCK_BOOTTIME, by a time namespace. Triggers are judged by the wall clock, so that a wrong one is named; slots and
-//! locks go by leases, which need none.
+//! Nodes whose clocks are wrong by an hour, with a real etcd. The feature `shift-clock` of the test
+//! programs changes the wall clock of each node, a time namespace its CLOCK_BOOTTIME. Triggers are
+//! judged by the wall clock, so a wrong one is reported; slots and locks rely on leases, which need
+//! no wall clock.
 
 use std::fs;
 use std::path::Path;
@@ -22,14 +23,14 @@ use crate::straight::{self, Straight};
 
 const HOUR: i64 = 3600;
 
-/// Puts a clock of a node wrong.
+/// Sets a clock of a node wrong.
 type Prepare = fn(&Node);
 
 const RIGHT: Prepare = |_| ();
 const AHEAD: Prepare = |node| node.set_ahead(HOUR);
 const BEHIND: Prepare = |node| node.set_ahead(-HOUR);
 
-/// The time that a text says in UTC, in seconds after 1970.
+/// Seconds since 1970 of a time in UTC that a text contains.
 fn seconds(text: &str) -> i64 {
     let done = Command::new("date")
         .args(["-u", "-d", text, "+%s"])
@@ -38,7 +39,8 @@ fn seconds(text: &str) -> i64 {
     said.trim().parse().unwrap_or_else(|_| panic!("{text}"))
 }
 
-/// Two times are in this text, and the first is ahead of the second by so much.
+/// Checks that the text contains two times, the first ahead of the second by this number of
+/// seconds.
 #[track_caller]
 fn names_both_times(text: &str, ahead: i64) {
     const TIME: usize = "2026-11-22 17:31:32".len();
@@ -48,11 +50,11 @@ fn names_both_times(text: &str, ahead: i64) {
         panic!("{text}");
     };
     let error = first - second - ahead;
-    // What is late on a busy machine.
+    // Tolerance for a delay on a busy machine.
     assert!((-600..600).contains(&error), "{text}");
 }
 
-/// web1.test and lb1.test, connected.
+/// Connected nodes web1.test and lb1.test.
 fn pair(server: &Server, web1: Prepare, lb1: Prepare) -> [Node; 2] {
     let nodes = [("web1.test", web1), ("lb1.test", lb1)].map(|(name, prepare)| {
         let node = Node::off(name, server);
@@ -67,7 +69,7 @@ fn pair(server: &Server, web1: Prepare, lb1: Prepare) -> [Node; 2] {
     nodes
 }
 
-/// Fires at lb1.test; what comes of it follows.
+/// Sends a trigger to lb1.test; returns the answers that follow.
 fn fired(from: &Node, ttl: u64) -> (Request, Answers) {
     let request = Request {
         ttl: Span::from_secs(ttl),
@@ -81,7 +83,7 @@ fn fired(from: &Node, ttl: u64) -> (Request, Answers) {
     (request, waits)
 }
 
-/// What lb1.test says of a trigger of web1.test that it holds.
+/// Checks that lb1.test reports a trigger of web1.test as held.
 #[track_caller]
 fn is_held(waits: &mut Answers) {
     let held = waits.word();
@@ -117,7 +119,7 @@ fn target_an_hour_behind_takes_what_it_holds_when_its_clock_is_right() {
     assert!(lb1.runs().is_empty());
     assert_eq!(web1.how().outbox.triggers, 1);
     lb1.set_ahead(0);
-    // It is looked at again once a minute.
+    // The trigger is judged again once a minute.
     let longer = waits.0.set_read_timeout(Some(LONG * 3));
     longer.expect("a timeout");
     let taken = waits.word();
@@ -125,7 +127,7 @@ fn target_an_hour_behind_takes_what_it_holds_when_its_clock_is_right() {
     lb1.runs_once(&one.id);
 }
 
-/// A node that nobody asks anything, and where Puppet does not run.
+/// No client sends this node a request, and Puppet does not run there.
 #[test]
 fn idle_node_signs_its_entry_anew_once_that_is_ten_minutes_old() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -153,7 +155,8 @@ fn idle_node_signs_its_entry_anew_once_that_is_ten_minutes_old() {
     }
 }
 
-/// The target's clock is an hour ahead of the sender's: an hour of the ttl is over when the trigger is sent.
+/// The target's clock is an hour ahead of the sender's: an hour of the ttl is over when the trigger
+/// is sent.
 fn taken_within_its_ttl(web1: Prepare, lb1: Prepare) {
     let server = Server::start(Kind::Etcd);
     let [web1, lb1] = pair(&server, web1, lb1);
@@ -185,7 +188,8 @@ fn target_an_hour_ahead_takes_what_is_sent_until_its_ttl_is_over() {
     taken_within_its_ttl(RIGHT, AHEAD);
 }
 
-/// The runs of three nodes share a slot in the order in which they came. The first keeps it for longer than a lease.
+/// Runs of three nodes share a slot in the order of their requests. The first keeps it for longer
+/// than a lease.
 fn share_a_slot(prepared: [Prepare; 3]) {
     let site = Site::new(Kind::Etcd);
     let mut named = NAMES.into_iter().zip(prepared);
@@ -228,8 +232,8 @@ fn node_an_hour_behind_keeps_its_slot_and_those_that_wait_get_it_next() {
     share_a_slot([BEHIND, RIGHT, AHEAD]);
 }
 
-/// The second of three candidates, which is the operator, keeps a lock for longer than a lease. Then it moves to the third, and on to the
-/// first.
+/// Lock test with three candidates: the second, which is the operator, holds the lock for longer
+/// than a lease. Then the lock moves to the third, and on to the first.
 fn hold_a_lock(prepared: [Prepare; 3]) {
     let server = Server::start(Kind::Etcd);
     let mut named = NAMES.into_iter().zip(prepared);
@@ -264,7 +268,8 @@ fn candidate_an_hour_behind_keeps_its_lock_until_it_is_moved() {
     hold_a_lock([AHEAD, BEHIND, RIGHT]);
 }
 
-/// By how many seconds the clock of `again` is ahead while the variable says that it is by this many.
+/// Returns by how many seconds the clock of `again` is ahead when the variable sets it ahead by
+/// `said` seconds.
 fn ahead_of_again(program: &Path, said: i64) -> i64 {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("clock"), said.to_string()).expect("written");
@@ -278,7 +283,7 @@ fn ahead_of_again(program: &Path, said: i64) -> i64 {
     seconds(shown["now"].as_str().expect("a time")) - seconds("now")
 }
 
-/// The same of `again-fleet`, by the certificate that it makes for a CA.
+/// Returns the same for `again-fleet`, read from the certificate that it makes for a CA.
 fn ahead_of_fleet(program: &Path, said: i64) -> i64 {
     const DAY: i64 = 86_400;
     let dir = tempfile::tempdir().expect("a directory");
@@ -301,7 +306,8 @@ fn ahead_of_fleet(program: &Path, said: i64) -> i64 {
     seconds(&String::from_utf8_lossy(&done.stdout)) + DAY - seconds("now")
 }
 
-/// CLOCK_BOOTTIME of a node is an hour ahead of that of the others, by a time namespace. Behind it are the others then.
+/// CLOCK_BOOTTIME of a node is an hour ahead of the others' in a time namespace; the others are
+/// then behind it.
 mod privileged {
     use super::*;
 
@@ -363,7 +369,7 @@ mod privileged {
         hold_a_lock([LATER, RIGHT, LATER]);
     }
 
-    /// Not privileged, but `make test` builds no `again-fleet` as it is released.
+    /// This test needs no privileges, but `make test` does not build the released `again-fleet`.
     #[test]
     fn released_programs_ignore_the_variable_that_shifts_the_clock() {
         let [again, fleet] = ["dist/again", "dist/again-fleet"].map(|name| {

@@ -1,5 +1,6 @@
-//! Each of the processes killed at every step that another one could notice (`helper killed-at`), the backend now and then: nothing is
-//! acted on twice, nothing that was promised is lost, and nothing is left unsaid.
+//! Crashes of each process at every step that another process could notice, and sometimes of the
+//! backend. No trigger is acted on twice, none that was promised is lost, and the outcome of each
+//! is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +15,7 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use again_test_support::Dice;
 
-/// The process that is killed.
+/// Process that is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     Sender,
@@ -22,17 +23,18 @@ enum Who {
     Root,
 }
 
-/// How many triggers may be on their way while processes are killed: each of them is a step or more of every later start.
+/// Number of triggers that may be under way while processes are killed: each adds one step or more
+/// to every later start.
 const UNDER_WAY: u64 = 8;
 
-/// How many steps lie between two cases; at night, one (tests/tools/sweep).
+/// Number of steps between two cases; the nightly sweep uses one (tests/tools/sweep).
 const STRIDE: u64 = 6;
 
-/// How many cases a world lives through: what they leave on the disk is more steps of every later start. The sweep has come to its end
-/// where a new world outlives it.
+/// Number of cases in one world: the files that they leave on the disk add steps to every later
+/// start. The sweep is over when a new world outlives it.
 const CASES: usize = 40;
 
-/// A number of the environment, or else this one.
+/// Value of a numeric environment variable, or else `otherwise`.
 pub fn set(variable: &str, otherwise: u64) -> u64 {
     let text = std::env::var(variable);
     text.map_or(otherwise, |text| text.parse().expect("a number"))
@@ -43,7 +45,7 @@ struct World {
     web1: Node,
     lb1: Node,
     dice: Dice,
-    /// What was fired, whether it was promised, and under which name.
+    /// Triggers that were sent: whether each was promised, and its name.
     fired: BTreeMap<Id, (bool, String)>,
     /// Requests that were left on disk while the sender was down.
     left: Vec<Request>,
@@ -64,7 +66,8 @@ impl World {
         }
     }
 
-    /// Fires while this process is killed at its nth step, and starts it again; whether it was.
+    /// Sends triggers while this process is killed at its nth step, and starts it again; returns
+    /// whether it was killed.
     fn case(&mut self, who: Who, n: u64) -> bool {
         let (web1, lb1) = (&self.web1, &self.lb1);
         match who {
@@ -114,7 +117,8 @@ impl World {
         was_killed
     }
 
-    /// Waits until everything has come to rest, and looks at what has been promised; how many were, of how many.
+    /// Waits until nothing is under way, and checks the triggers that were promised; returns their
+    /// number, and that of all triggers.
     fn check(&self) -> (usize, usize) {
         let World {
             server,
@@ -150,7 +154,7 @@ impl World {
             let told: BTreeSet<Id> = told.map(|one| one.id).collect();
             done.is_subset(&told)
         });
-        // Nothing is left behind either, but the number, what was logged, and the node's entry.
+        // Nothing is left over except the number, the log and the node's entry.
         until("no register", || straight.list("to/").is_empty());
         for (directory, most) in [("kept", 3), ("tmp", 0), ("aside", 0)] {
             let path = web1.path("state/serve/fired").join(directory);
@@ -162,7 +166,7 @@ impl World {
     }
 }
 
-/// What a sweep has come to.
+/// Counts of a sweep.
 #[derive(Debug, Default)]
 struct Sum {
     killed: usize,
@@ -170,7 +174,7 @@ struct Sum {
     fired: usize,
 }
 
-/// All steps of this process, but for those that are passed over.
+/// Kills this process at its steps, one of every `stride`.
 fn sweep(who: Who, seed: u64) -> Sum {
     let stride = set("AGAIN_FLEET_STRIDE", STRIDE);
     let mut sum = Sum::default();

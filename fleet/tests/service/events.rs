@@ -1,4 +1,5 @@
-//! What runs leave in the spool is in the backend at once, and all of it, whatever is killed meanwhile.
+//! Events that runs leave in the spool: all of them reach the backend immediately, whichever
+//! process is killed meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,7 +25,8 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use again_test_support::Dice;
 
-/// A run's file, as the hook makes it: locked under another name, so that nobody takes it for one that is over.
+/// File of a run, as the hook makes it: locked under another name first, so that the service does
+/// not mistake it for one of a finished run.
 struct Left {
     file: File,
     wakeup: UnixDatagram,
@@ -62,7 +64,7 @@ impl Left {
         let mut text = serde_json::to_vec(line).expect("JSON");
         text.push(b'\n');
         self.file.write_all(&text).expect("written");
-        // Where nobody hears it, it is heard with the next beat.
+        // If no service receives it, the next beat finds the event.
         self.wakeup.set_nonblocking(true).expect("set");
         let _ = self.wakeup.send_to(b"!", &self.socket);
     }
@@ -106,7 +108,7 @@ fn node(server: &Server) -> Node {
     node_at(server, server.port)
 }
 
-/// One that reaches its backend at this port.
+/// Creates a node that reaches its backend at this port.
 fn node_at(server: &Server, port: u16) -> Node {
     let node = Node::off("web1.test", server);
     fs::create_dir(node.path("spool")).expect("made");
@@ -137,14 +139,15 @@ fn files(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// Names of those whose events are not told, as far as the executor knows.
+/// Names of the files whose events are not published, as far as the executor knows.
 fn untold(node: &Node) -> Vec<String> {
     let mut files = files(node);
     files.retain(|name| !name.ends_with("@told"));
     files
 }
 
-/// The numbers that the backend has of each run, in order; each once, however often it was told.
+/// Numbers of each run's events in the backend, in order; each once, however often it was
+/// published.
 fn told(straight: &Straight) -> BTreeMap<Id, Vec<u64>> {
     let mut told: BTreeMap<Id, Vec<u64>> = BTreeMap::new();
     for value in straight.list("event/web1=test/") {
@@ -160,7 +163,7 @@ fn told(straight: &Straight) -> BTreeMap<Id, Vec<u64>> {
     told
 }
 
-/// The numbers that the backend has of a run.
+/// Numbers of a run's events in the backend.
 fn told_of(straight: &Straight, run: u128) -> Vec<u64> {
     let values = straight.list(&format!("event/web1=test/{}/", Id::from_bits(run)));
     let batches = values.iter().map(|value| batch(&value.bytes));
@@ -181,7 +184,7 @@ fn an_event_is_told_before_the_run_goes_on(kind: Kind) {
             told(&straight).get(&Id::from_bits(1)) == Some(&(1..=n).collect())
         });
     }
-    // Nobody is there for a while.
+    // The service is down for a while.
     node.kill();
     run.event();
     node.start();
@@ -204,22 +207,23 @@ fn an_event_is_told_before_the_run_goes_on_over_nats() {
     an_event_is_told_before_the_run_goes_on(Kind::Nats);
 }
 
-/// How many times something is killed, stopped or cut, and how many events there are for each; at night, a thousand times (tests/tools/sweep).
+/// Number of kills, stops and network cuts; a thousand in the nightly sweep (tests/tools/sweep).
 fn faults() -> u64 {
     set("AGAIN_FLEET_EVENT_FAULTS", 40)
 }
 
-/// The hook.
+/// Library directory of the hook.
 const LIBRARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../puppet-module/lib");
 const EVENTS_FOR_A_FAULT: u64 = 100;
-/// How many events a run has.
+/// Number of events of a run.
 const EVENTS_OF_A_RUN: u64 = 500;
 
 fn pause(dice: &mut Dice) {
     dice.pause(Duration::from_millis(100));
 }
 
-/// So many runs, one after the other, whose lines the hook's own spool writes. It waits while many are not told: none of them makes room.
+/// Script of several runs, one after the other, whose lines the hook's own spool writes. It waits
+/// while many files are unpublished, so that the spool discards none.
 const RUNS: &str = r##"
 require 'puppet_x/again/events/spool'
 spool, wakeup, runs, events = ARGV
@@ -275,7 +279,7 @@ fn nothing_is_lost(kind: Kind) {
                     pause(&mut dice);
                     node.signal("-CONT");
                 }
-                // The network is cut for a while; now and then that breaks what was connected.
+                // The network is cut for a while; sometimes that breaks the connections.
                 _ => {
                     relay.cut();
                     pause(&mut dice);
@@ -309,7 +313,7 @@ fn nothing_is_lost_whatever_is_killed_over_nats() {
     nothing_is_lost(Kind::Nats);
 }
 
-/// What a command prints, and what it complains of.
+/// Standard output and standard error of a command.
 fn printed(node: &Node, words: &[&str]) -> (String, String) {
     let done = node.command(words).output().expect("it starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
@@ -318,7 +322,8 @@ fn printed(node: &Node, words: &[&str]) -> (String, String) {
     (out, err)
 }
 
-/// What nobody signed, or somebody else did, or what stands at another place is not shown; the rest is.
+/// Events that are unsigned, signed by another node, or stored at another key are not shown; the
+/// others are.
 fn only_what_a_node_signed_is_shown(kind: Kind) {
     let server = Server::start(kind);
     let node = node(&server);
@@ -356,7 +361,7 @@ fn only_what_a_node_signed_is_shown(kind: Kind) {
         "{out}"
     );
     assert!(out.contains("the run has ended: changed"), "{out}");
-    // Each reason once.
+    // Each reason is printed once.
     assert_eq!(err.matches("is not believed").count(), 5, "{err}");
     let (out, _) = printed(&node, &["events", "--json", "--type", "file"]);
     let lines: Vec<serde_json::Value> = out
@@ -372,7 +377,7 @@ fn only_what_a_node_signed_is_shown(kind: Kind) {
     assert_eq!(err, "again-fleet: no events to show\n");
     let (out, _) = printed(&node, &["events", "--graphite"]);
     assert_eq!(out, "puppet.web1_test.again.dropped 0 0\n");
-    // The service goes on.
+    // The service still works.
     let mut run = Left::new(&node, 9);
     run.event();
     until("it", || told_of(&straight, 9) == [1]);
@@ -437,16 +442,18 @@ fn a_big_first_run_takes_bounded_memory_and_is_told_whole() {
     assert!(peak < 64, "{peak} MiB");
 }
 
-/// How many resources a real run changes; at night ten times as many (tests/tools/sweep).
+/// Number of resources that a real run changes; ten times as many in the nightly sweep
+/// (tests/tools/sweep).
 fn many() -> u64 {
     let text = std::env::var("AGAIN_FLEET_MANY_EVENTS");
     text.map_or(1000, |text| text.parse().expect("a number"))
 }
 
-/// How many bytes a run may leave.
+/// Maximum number of bytes that a run may leave.
 const MOST_LEFT: u64 = 16 << 20;
 
-/// Has a run of Puppet say at its end what it took: kB of memory at most, and ms of a processor.
+/// Code that makes a run of Puppet print its peak memory in kB and its processor time in ms at its
+/// end.
 const MEASURE: &str = r##"
 at_exit do
   busy = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :millisecond)
@@ -454,7 +461,8 @@ at_exit do
 end
 "##;
 
-/// Changes nothing: that takes less than all else that changes each time.
+/// Resource type that changes in each run but does nothing, so it costs less than any other that
+/// changes each time.
 const CHANGING: &str = r"
 Puppet::Type.newtype(:changing) do
   newparam(:name, namevar: true)
@@ -472,7 +480,7 @@ Puppet::Type.newtype(:changing) do
 end
 ";
 
-/// A real `puppet apply` of a manifest that changes many resources, and has more in it.
+/// Runs a real `puppet apply` of a manifest that changes many resources, and contains more.
 fn big_run(node: &Node, name: &str, more: &str) -> Child {
     let changes = "changing { \"change $n\": state => 'there' }";
     let manifest = format!("{more}\nInteger[1, {}].each |$n| {{ {changes} }}\n", many());
@@ -504,7 +512,7 @@ fn big_run(node: &Node, name: &str, more: &str) -> Child {
     ruby.arg(confdir.join("site.pp")).spawn().expect("ruby")
 }
 
-/// The kB and ms that it took.
+/// Returns the memory in kB and the processor time in ms that the run took.
 fn measured(node: &Node, name: &str, mut run: Child) -> [u64; 2] {
     let ended = run.wait().expect("an end");
     assert!(
@@ -529,7 +537,7 @@ fn a_big_run_of_puppet_takes_little_more_with_events_and_is_told_whole() {
     let [without, with] = runs.map(|(name, run)| measured(&node, name, run));
     let left = || {
         let entries = fs::read_dir(node.path("spool")).expect("a spool");
-        // The service removes some meanwhile.
+        // The service removes some files meanwhile.
         let sizes = entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
         sizes.sum::<u64>()
     };
@@ -555,7 +563,7 @@ fn a_big_run_of_puppet_takes_little_more_with_events_and_is_told_whole() {
         more[0] < 64 << 10,
         "{with:?} kB and ms with events, {without:?} without"
     );
-    // What an event costs is measured where nothing else goes on (tests/tools/events-cost).
+    // The cost of an event is measured separately, on an idle machine (tests/tools/events-cost).
     assert!(
         with[1] < 2 * without[1],
         "{with:?} kB and ms with events, {without:?} without"

@@ -1,5 +1,5 @@
-//! Whoever can write to the backend puts there what they like. Nothing of it is run, each is named with the reason and counted, and the
-//! service goes on.
+//! Hostile values: a writer to the backend may put anything there. None of it is run, each value is
+//! logged with the reason and counted, and the service keeps working.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn name(text: &str) -> Name {
     text.parse().expect("a certname")
 }
 
-/// A trigger of web1's of this name, for lb1.
+/// Returns a trigger of web1 with this name, for lb1.
 fn named(text: &str) -> Trigger {
     Trigger {
         name: text.parse().expect("a name"),
@@ -66,7 +66,7 @@ fn is_rejected(lb1: &Node, straight: &Straight, at: &str, value: &[u8], why: &st
 }
 
 fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
-    // A nats-server takes a megabyte where its operator does not allow more.
+    // A nats-server accepts a megabyte unless its operator allows more.
     let server = match kind {
         Kind::Etcd => Server::start(kind),
         Kind::Nats => Server::configured(kind, "max_payload: 4194304"),
@@ -89,7 +89,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
     case("c", &by("foreign", &named("c")), "not signed by our CA");
     let why = "web2.test signed it in the name of web1.test";
     case("d", &by("web2.test", &named("d")), why);
-    // Another target's, another name's, and another sender's register, copied.
+    // Copies of triggers with another target, another name and another sender.
     let other = Trigger {
         target: name("db1.test"),
         ..named("e")
@@ -106,7 +106,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         &good,
         "web1.test signed it for another place",
     );
-    // Hops that were made, made undone.
+    // Hops that the trigger has made are removed from the signed value.
     let mut far = named("h");
     far.lineage.0[0] = Origin {
         path: ["db1.test", "db1.test", "web1.test"].map(name).to_vec(),
@@ -131,7 +131,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         &vec![b'{'; 1_400_000],
         "1400000 bytes of a value are too many",
     );
-    // The backend itself bounds what it holds.
+    // The backend itself limits the size of values.
     let huge = straight.put("to/lb1=test/web1=test/m", &vec![0; 10 << 20]);
     assert!(
         matches!(
@@ -140,7 +140,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
         ),
         "{huge:?}"
     );
-    // Names that would leave their place.
+    // Names that would leave their prefix.
     for at in [
         "web1=test/a/b",
         "web1=test/",
@@ -152,7 +152,7 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
     ] {
         away(at, &good, "the backend holds something that is not ours");
     }
-    // NATS has no subject with nothing between two dots, nor one of two lines.
+    // NATS has no subject with two adjacent dots, nor one with a line break.
     for at in ["web1=test/..", "../lb1=test/web1=test/n", "web1=test/n\n"] {
         if kind == Kind::Etcd {
             away(at, &good, "the backend holds something that is not ours");
@@ -161,13 +161,13 @@ fn what_nobody_may_put_there_is_named_and_counted(kind: Kind) {
             assert!(put.is_err(), "{at:?}: {put:?}");
         }
     }
-    // What was put last is what nobody signed; a good one is taken all the same.
+    // The last value is unsigned; a valid trigger is accepted all the same.
     straight.put("to/lb1=test/web1=test/f", &good).expect("put");
     until("its run", || lb1.runs().len() == 1);
     assert!(lb1.how().link.is_up);
 }
 
-/// The same length, with these bytes for those.
+/// Replaces bytes with others of the same length.
 fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     assert_eq!(old.len(), new.len());
     let at = bytes.windows(old.len()).position(|part| part == old);
@@ -175,7 +175,8 @@ fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     [&bytes[..at], new, &bytes[at + old.len()..]].concat()
 }
 
-/// Once is once, also for who has kept a copy; and what is older stays behind what is newer.
+/// A trigger is run once even if a copy is stored again, and an older one never replaces a newer
+/// one.
 fn a_copy_that_is_put_back_is_not_run_again(kind: Kind) {
     let server = Server::start(kind);
     let lb1 = Node::new("lb1.test", &server);
@@ -199,7 +200,7 @@ fn a_copy_that_is_put_back_is_not_run_again(kind: Kind) {
     for copy in [&new, &old, &new, &old] {
         put(copy);
     }
-    // Nor by another service, with another the executor: the replays are on disk.
+    // Another service, with another executor, does not run it either: the replay ledger is on disk.
     lb1.kill();
     lb1.kill_take();
     lb1.take();
@@ -222,7 +223,7 @@ fn a_copy_that_is_put_back_is_not_run_again(kind: Kind) {
     assert_eq!(lb1.ran(), [Id::from_bits(7)]);
 }
 
-/// What is from the future is held, with both clocks named, and judged again.
+/// A trigger from the future is held, with both clocks reported, and judged again.
 fn what_is_too_old_or_from_the_future_is_not_run(kind: Kind) {
     let server = Server::start(kind);
     let (web1, lb1) = (
@@ -245,7 +246,7 @@ fn what_is_too_old_or_from_the_future_is_not_run(kind: Kind) {
         let held = || straight.list(&format!("result/web1=test/lb1=test/{text}"));
         until("its result", || !held().is_empty());
         if said == "held" {
-            // It stays: the clocks may be set right before it expires.
+            // The trigger stays: the clocks may be corrected before it expires.
             assert_eq!(straight.list(&key).len(), 1);
         } else {
             until("its removal", || straight.list(&key).is_empty());
@@ -259,7 +260,8 @@ fn what_is_too_old_or_from_the_future_is_not_run(kind: Kind) {
     assert!(lb1.runs().is_empty());
 }
 
-/// A revocation counts for the next value, without a restart; what is revoked no longer is taken again.
+/// A revocation takes effect for the next value, without a restart. After the revocation is
+/// withdrawn, values are accepted again.
 fn who_was_revoked_is_not_listened_to(kind: Kind) {
     let server = Server::start(kind);
     let lb1 = Node::new("lb1.test", &server);
@@ -281,7 +283,7 @@ fn who_was_revoked_is_not_listened_to(kind: Kind) {
     until("its run", || lb1.runs().len() == 1);
 }
 
-/// A result that the target did not sign takes nothing off the outbox.
+/// A result that the target did not sign removes no trigger from the outbox.
 fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
     let server = Server::start(kind);
     let web1 = Node::new("web1.test", &server);
@@ -335,11 +337,11 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
         until(why, || web1.how().rejected == n);
         assert!(web1.log().contains(why), "{}", web1.log());
     }
-    // Its own, of an older trigger.
+    // A result of the target itself, for an older trigger.
     straight
         .put(key, &sealed_as("lb1.test", &older))
         .expect("put");
-    // It is heard in order: what was heard of the last one is heard of the older one as well.
+    // Results arrive in order: when the last one is processed, so is the older one.
     straight.put(key, b"").expect("put");
     until("the last", || web1.how().rejected == 4);
     assert_eq!(web1.how().outbox.triggers, 1);
@@ -350,7 +352,8 @@ fn a_result_in_anothers_name_is_not_believed(kind: Kind) {
     until("an empty outbox", || web1.how().outbox.triggers == 0);
 }
 
-/// By the name in the certificate, and by what the CA has put into it.
+/// The target accepts senders according to the name in the certificate, and to the extensions that
+/// the CA has put into it.
 #[test]
 fn who_is_listened_to_is_the_targets_to_say() {
     let server = Server::start(Kind::Etcd);
@@ -363,7 +366,7 @@ fn who_is_listened_to_is_the_targets_to_say() {
     for node in [&lb1, &web1, &web2, &n01] {
         node.is_linked(true);
     }
-    // It has the role, it has not, and it has the name.
+    // Three cases: the certificate has the role, has not, and has the name.
     let one = request("again", &["lb1.test"]);
     assert_eq!(web1.fire(&one), crate::ACROSS);
     lb1.runs_once(&one.id);
@@ -385,7 +388,7 @@ fn who_is_listened_to_is_the_targets_to_say() {
     assert_eq!(lb1.how().rejected, 1);
 }
 
-/// Without certificates whoever can write to the backend is believed, and the service says so.
+/// Without certificates, any writer to the backend is believed, and the service warns about it.
 #[test]
 fn where_the_backend_is_trusted_it_is_said() {
     let server = Server::start(Kind::Etcd);

@@ -1,4 +1,4 @@
-//! Who asks the service, and how it is told to end or to read something anew.
+//! Clients of the service's socket, and signals that stop it or reload its settings.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -35,7 +35,7 @@ fn a_question_that_breaks_a_rule_is_refused_and_the_service_goes_on() {
         panic!("one answer")
     };
     assert!(one.contains("is no question"), "{one}");
-    // Who says nothing holds nothing up, and is told so in the end.
+    // A silent client blocks no other, and gets an error in the end.
     let silent = web1.connect();
     let mut half = web1.connect();
     half.write_all(b"AGQ1\0\0\0\x02{").expect("written");
@@ -72,7 +72,7 @@ UNIXSocket.open(ARGV[0]) { |s| s.write("AGQ1\0\0\0\x0c\"HowAreYou\" "); print s.
         .status()
         .expect("chmod");
     assert!(nobody().contains("Permission denied"), "{}", nobody());
-    // Whoever gets in all the same is known.
+    // A client that connects in spite of the mode is identified.
     Command::new("chmod")
         .arg("666")
         .arg(&socket)
@@ -85,7 +85,8 @@ UNIXSocket.open(ARGV[0]) { |s| s.write("AGQ1\0\0\0\x0c\"HowAreYou\" "); print s.
     );
 }
 
-/// Those of its group may fire and look; what is told and forgotten is root's.
+/// Members of the socket's group may send triggers and read; publishing facts and removing nodes is
+/// reserved to root.
 #[test]
 fn a_group_may_not_do_what_is_roots() {
     let server = Server::start(Kind::Etcd);
@@ -179,7 +180,7 @@ fn what_is_taken_back_in_time_is_not_run() {
         assert_eq!(answers.all(), ["lb1.test Status(Cancelled, \"\")"]);
     }
     assert!(lb1.runs().is_empty());
-    // There is nothing left to take back.
+    // There is nothing left to cancel.
     let back = Question::TakeBack {
         what: Back::Id(one.id),
         wait: true,
@@ -187,7 +188,7 @@ fn what_is_taken_back_in_time_is_not_run() {
     assert_eq!(web1.ask(&back).all(), ["said etcd"]);
 }
 
-/// It had been taken before anybody here knew.
+/// The trigger was accepted before this node knew.
 #[test]
 fn what_is_taken_back_too_late_was_run() {
     let server = Server::start(Kind::Etcd);
@@ -196,7 +197,7 @@ fn what_is_taken_back_too_late_was_run() {
         Node::new("lb1.test", &server),
     );
     web1.is_linked(true);
-    // Nobody hears here what is told there; and its run takes long.
+    // No service receives results here; and its run takes a long time.
     lb1.kill();
     lb1.write("hold", "");
     let one = request("again", &["lb1.test"]);
@@ -212,7 +213,7 @@ fn what_is_taken_back_too_late_was_run() {
     });
     assert_eq!([back.word(), back.word()], KEPT);
     server.run();
-    // What had been told before comes first.
+    // Earlier answers come first.
     let too_late = "lb1.test Status(TooLate, \"it had been taken\")";
     let mut words = back.map(crate::node::word);
     assert!(words.any(|word| word == too_late));
@@ -255,10 +256,10 @@ fn who_has_asked_is_answered_before_the_end() {
         request: one,
         wait: true,
     });
-    // Time itself is tested: it is asked to end while somebody waits.
+    // Time itself is tested: the service is asked to end while a client waits.
     std::thread::sleep(Duration::from_millis(300));
     web1.signal("-TERM");
-    // The backend does not say that it has it; the disk does.
+    // The backend does not confirm the trigger; the disk does.
     let said: Vec<Answer> = asked.collect();
     assert!(
         matches!(&said[..], [Answer::Kept(_), Answer::Said(_)]),
@@ -283,12 +284,12 @@ fn a_socket_that_systemd_passes_is_used() {
     let server = Server::start(Kind::Etcd);
     let web1 = Node::off("web1.test", &server);
     web1.start_by_socket();
-    // Whoever fires first has it started.
+    // The first client starts the service.
     let one = request("again", &["lb1.test"]);
     let said = web1.fire(&one);
     assert!(said == ACROSS || said == KEPT, "{said:?}");
     until("its own", || web1.how().link.is_up);
-    // Connections wait while nobody serves.
+    // Connections wait while the service is down.
     web1.signal("-STOP");
     let mut waits = web1.ask(&Question::HowAreYou);
     web1.signal("-CONT");
@@ -302,7 +303,7 @@ fn settings_and_certificates_are_taken_up() {
     let lb1 = Node::new("lb1.test", &second);
     web1.is_linked(true);
     lb1.is_linked(true);
-    // Settings that cannot be used change nothing.
+    // Invalid settings change nothing.
     let path = web1.path("again-fleet.toml");
     let good = std::fs::read_to_string(&path).expect("settings");
     std::fs::write(&path, "acept = []").expect("written");
@@ -364,7 +365,7 @@ fn what_cannot_be_used_is_said_at_the_start() {
             "{said}"
         );
     }
-    // Two of them do not share an outbox.
+    // Two services do not share an outbox.
     std::fs::write(&path, good).expect("written");
     web1.start();
     let second = Command::new(env!("CARGO_BIN_EXE_again-fleet"))
@@ -380,7 +381,7 @@ fn what_cannot_be_used_is_said_at_the_start() {
     assert!(web1.how().began > 0);
 }
 
-/// Nobody is left waiting who has gone.
+/// The service closes the connection of a waiting client that has disconnected.
 #[test]
 fn whoever_goes_makes_room() {
     let server = Server::start(Kind::Etcd);
@@ -401,7 +402,7 @@ fn whoever_goes_makes_room() {
     let since = Instant::now();
     until("its end", || count() < before);
     assert!(since.elapsed() < Duration::from_secs(30));
-    // Half a question, and gone.
+    // Half a question, then a disconnect.
     let mut half = web1.connect();
     half.write_all(b"AGQ1").expect("written");
     half.shutdown(std::net::Shutdown::Write).expect("shut");

@@ -1,4 +1,5 @@
-//! Locks, over a real etcd: three candidates, each with a service, the executor, and a run that writes down what its service says of the lock.
+//! Locks, with a real etcd: three candidates, each with a service, an executor, and a run that
+//! writes down what its service reports about the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,16 +21,16 @@ use crate::straight::{self, Straight};
 use crate::told::inventory;
 use again_test_support::{Dice, stays, wait_for};
 
-/// How long a lease lives after it was renewed last.
+/// Lifetime of a lease after its last renewal.
 const LEASE: Duration = Duration::from_secs(60);
-/// How long others wait for a beat of a holder.
+/// Time for which the others wait for a beat of a holder.
 const SILENT: Duration = Duration::from_secs(90);
-/// How much later than the end of a lease all candidates have run.
+/// Time after the end of a lease by which all candidates have run.
 const LATER: Duration = Duration::from_secs(10);
 
 pub const NAMES: [&str; 3] = ["n01.test", "n02.test", "n03.test"];
 
-/// As a manifest would see it.
+/// Script that records the lock as a manifest would see it.
 const RUN: &str = "#!/bin/sh\nFLEET locks --own --json >>DIR/seen 2>&1\n";
 
 fn candidate(
@@ -41,7 +42,7 @@ fn candidate(
     prepared(name, server, more, endpoints, |_| ())
 }
 
-/// A candidate that this prepares before anything of it runs.
+/// Returns a candidate, after calling `prepare` and before any of its processes starts.
 pub fn prepared(
     name: &'static str,
     server: &Server,
@@ -51,7 +52,7 @@ pub fn prepared(
 ) -> Node {
     let node = Node::off(name, server);
     prepare(&node);
-    // Nobody is accepted: that there is another holder is heard all the same.
+    // No sender is accepted: the node learns all the same that there is another holder.
     node.set_also("accept = []");
     node.set_also("operators = ['n02.test']");
     node.program("puppet it", RUN);
@@ -67,7 +68,7 @@ pub fn prepared(
     node
 }
 
-/// Makes what stands there, by the revision of the first write.
+/// Function that makes a value, given the revision of the key's first write.
 type Make = Box<dyn Fn(u64) -> Vec<u8>>;
 
 fn three(server: &Server) -> [Node; 3] {
@@ -83,20 +84,20 @@ pub fn said(output: &Output) -> String {
     String::from_utf8(all).expect("UTF-8")
 }
 
-/// What a service says of the lock.
+/// State of the lock as a service reports it.
 fn own(node: &Node) -> Value {
     let shown = output(node, &["locks", "--own", "--json"]);
     let shown = serde_json::from_slice::<Value>(&shown.stdout);
     shown.map_or(Value::Null, |shown| shown["locks"]["db"].clone())
 }
 
-/// Who holds it, with which token, if that is certain.
+/// Holder and token, if the service is certain.
 fn held(node: &Node) -> Option<(String, u64)> {
     let own = own(node);
     Some((own["holder"].as_str()?.to_owned(), own["token"].as_u64()?))
 }
 
-/// The same, as the fact tells it to a real manifest.
+/// State of the lock as the fact reports it to a real manifest.
 fn in_a_manifest(node: &Node) -> String {
     let manifest = "$lock = $facts['again_fleet']['locks']['db']\nnotice(\"holder=${lock['holder']} token=${lock['token']} mine=${lock['is_mine']}\")\n";
     node.write("site.pp", manifest);
@@ -111,7 +112,7 @@ fn in_a_manifest(node: &Node) -> String {
     said(&puppet.output().expect("puppet"))
 }
 
-/// Until all of these say the same, with a token above this one.
+/// Waits until all of these nodes report the same holder, with a token above this one.
 #[track_caller]
 pub fn agree(nodes: &[&Node], above: u64) -> (String, u64) {
     let mut agreed = None;
@@ -146,7 +147,7 @@ fn of<'n>(nodes: &'n [Node; 3], name: &str) -> &'n Node {
         .expect("a candidate")
 }
 
-/// The words that ever stood there, in the order in which the backend took them.
+/// All values that the lock ever had, in the order of the backend.
 fn words(server: &Server) -> Vec<Lock> {
     let all = Straight::at(server, "web1.test").ever();
     let mut words: Vec<Lock> = Vec::new();
@@ -179,13 +180,13 @@ fn candidate_keeps_its_lock_when_its_service_restarts() {
     let facts = in_a_manifest(holder);
     let expected = format!("holder={} token={} mine=true", first.0, first.1);
     assert!(facts.contains(&expected), "{facts}");
-    // Killed and started, or stopped and started, it is the same one.
+    // Killing and starting the holder, or stopping and starting it, leaves the lock with it.
     holder.start_anew();
     assert_eq!(agree(&all, 0), first);
     holder.stop();
     holder.start();
     assert_eq!(agree(&all, 0), first);
-    // For longer than a lease.
+    // Longer than a lease.
     stays("it is kept", LEASE + Duration::from_secs(2), || {
         agree(&all, 0) == first
     });
@@ -213,7 +214,7 @@ fn another_candidate_takes_the_lock_when_its_holder_is_killed_and_all_run() {
     assert!(took < LEASE + LATER, "{took:?}");
     assert!(took > LEASE / 4, "{took:?}");
     assert_ne!(second.0, first.0);
-    // The one that was away hears of it, and runs as well; it does not take it back.
+    // The former holder learns of the change, and runs as well; it does not get the lock back.
     holder.start();
     assert_eq!(agree(&all, first.1), second);
     all_run(&all, &second);
@@ -226,7 +227,7 @@ fn another_candidate_takes_the_lock_when_its_holder_is_killed_and_all_run() {
     }
 }
 
-/// The lease under which a node holds the lock, as its service has written it down.
+/// Lease under which a node holds the lock, as its service has saved it.
 fn lease(node: &Node) -> i64 {
     let kept = fs::read_to_string(node.path("state").join("serve/locks")).expect("a file");
     let line = kept.lines().find(|line| line.ends_with(" db"));
@@ -234,7 +235,8 @@ fn lease(node: &Node) -> i64 {
     lease.expect("a lease").parse().expect("a number")
 }
 
-/// The holder lives: its service is stopped, as a machine that is paused, and goes on later with the connection that it had.
+/// The holder's service is stopped, as on a paused machine, and continued later with the same
+/// connection.
 #[test]
 fn silent_holder_loses_its_lock_though_somebody_keeps_its_lease_alive() {
     let server = Server::start(Kind::Etcd);
@@ -243,14 +245,14 @@ fn silent_holder_loses_its_lock_though_somebody_keeps_its_lease_alive() {
     let first = agree(&all, 0);
     let holder = of(&nodes, &first.0);
     let (straight, lease) = (Straight::at(&server, "web1.test"), lease(holder));
-    // Somebody has begun to take another lock, and never signs.
+    // A writer begins to acquire another lock, and never signs.
     straight.put("lock/other", b"").expect("put");
     for node in &all {
         let other = format!("name = 'other'\ncandidates = {NAMES:?}\n");
         node.write("locks.d/other.toml", &other);
         node.signal("-HUP");
     }
-    // As long as it beats it keeps the lock.
+    // While the holder beats, it keeps the lock.
     stays("it is kept", SILENT + Duration::from_secs(30), || {
         agree(&all, 0) == first
     });
@@ -276,13 +278,14 @@ fn silent_holder_loses_its_lock_though_somebody_keeps_its_lease_alive() {
         held(others[0]).is_some_and(|(_, token)| token > first.1)
     });
     let took = since.elapsed();
-    // It was sure for a minute after its last beat.
+    // The holder was sure for a minute after its last beat.
     assert!(took > LEASE / 2, "{took:?}");
     let second = agree(&others, first.1);
     let line = format!("{} has lost its lock 'db'", first.0);
     let logs = others.iter().filter(|node| node.log().contains(&line));
     assert_eq!(logs.count(), 1, "who has removed it says so");
-    // When it goes on it is not sure from its first word on, though its lease lives, and says so.
+    // After it is continued, its very first answer says that it is not sure, though its lease is
+    // alive.
     straight.renew(lease).expect("the lease lives");
     let doubt = "whether this node still holds the lock 'db' is not known";
     let loss = "this node does not hold the lock 'db' any more";
@@ -332,7 +335,7 @@ fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
     let second = agree(&all, first.1);
     assert_eq!(second, ("n01.test".to_owned(), first.1 + 1));
     all_run(&all, &second);
-    // One that is away gets nothing: another one takes it.
+    // A disconnected node does not get the lock: another one does.
     nodes[2].stop();
     Straight::at(&server, "web1.test").ages("n03.test");
     let away = pass(&nodes[1], "n03.test");
@@ -347,7 +350,7 @@ fn the_one_that_is_preferred_holds_it_until_an_operator_passes_it_on() {
         assert!(pass(&nodes[1], "n01.test").status.success());
         second = agree(&all[..2], second.1);
     }
-    // One that is no candidate any more gives it up at once.
+    // A node that is removed from the candidates releases the lock immediately.
     fs::remove_file(nodes[0].path("locks.d/db.toml")).expect("removed");
     nodes[0].signal("-HUP");
     let since = Instant::now();
@@ -378,7 +381,8 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         server.etcdctl("web1.test", &["del", "again/v1/test/lock/db"]);
         let first = straight.put("lock/db", b"").expect("put");
         straight.put("lock/db", &make(first)).expect("put");
-        // One may have been faster: then it is written over, which is nothing either.
+        // A candidate may have been faster: then its value is overwritten, which is not valid
+        // either.
         until("no holder", || all.iter().all(|node| held(node).is_none()));
         stays("no holder", Duration::from_secs(3), || {
             all.iter().all(|node| held(node).is_none())
@@ -406,7 +410,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
         assert!(nodes[0].log().contains(why), "{why}: {}", nodes[0].log());
         first = next;
     }
-    // Nor does it go on because somebody says so who is no operator.
+    // A node that is not an operator cannot move the lock either.
     let other = NAMES.iter().find(|name| **name != first.0);
     let pass = |node: &str| Lock {
         token: first.1,
@@ -432,7 +436,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
             && log.contains("signed it in the name of n02.test")
     });
     assert_eq!(agree(&all, 0), first);
-    // An operator's word counts about the token that it names.
+    // An operator's command applies to the token that it names.
     let late = Lock {
         token: first.1 - 1,
         ..pass("n02.test")
@@ -452,7 +456,7 @@ fn what_no_candidate_has_signed_there_is_nothing() {
     agree(&all, first.1);
 }
 
-/// The third candidate is in somebody else's hand, and has published a huge token.
+/// The third candidate is compromised, and has published a huge token.
 #[test]
 fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     let server = Server::start(Kind::Etcd);
@@ -472,7 +476,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     assert!(shown.contains(&line), "{shown}");
     assert_eq!(own(holder)["ignored"][0]["token"], MOST_TOKEN);
 
-    // An operator resets it, once nobody holds it.
+    // An operator resets the token when no candidate holds the lock.
     let reset = |words: &[&str]| output(&two, &[&["locks", "reset"], words].concat());
     let refused = reset(&["db", "40"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -488,7 +492,8 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     one.stop();
     let free = || server.etcdctl("web1.test", &["del", "again/v1/test/lock/db"]);
     free();
-    // A reset of an operator whose clock is ahead a little has a higher number than this one's clock.
+    // A reset by an operator whose clock is a little ahead has a higher number than this node's
+    // clock.
     let ahead = Reset {
         lock: "db".parse().expect("a name"),
         node: "n02.test".parse().expect("a certname"),
@@ -500,7 +505,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     straight
         .put(place, &sealed_as("n02.test", &ahead))
         .expect("put");
-    // One that no operator has written does not count.
+    // A reset that no operator has written does not count.
     let mut later = ahead.clone();
     later.node = "web1.test".parse().expect("a certname");
     later.number += 150_000;
@@ -521,7 +526,7 @@ fn one_candidate_with_a_huge_token_keeps_nobody_from_the_lock() {
     one.start();
     assert_eq!(agree(&[&one], 40).1, 41);
 
-    // It counts once, and what no operator has signed counts for nothing.
+    // A reset counts once, and one without an operator's signature does not count.
     let copy = straight.list(place).remove(0).bytes;
     assert!(straight::read::<Reset>(&copy).number > ahead.number);
     let forged = |node: &str| {
@@ -620,11 +625,12 @@ fn on_nats_there_are_none_and_settings_that_cannot_be_are_said() {
     });
 }
 
-/// How many kinds of faults there are: seven after which the holder goes on at once, the loss of all data, and a holder that is away for longer
-/// than its lease.
+/// Number of kinds of faults: seven after which the holder keeps the lock or it moves immediately,
+/// the loss of all data, and a holder that is away for longer than its lease.
 const KINDS: u64 = 9;
 
-/// How many things fail; at night, five hundred (tests/tools/sweep). Without a number, each kind once.
+/// Number of faults; five hundred in the nightly sweep (tests/tools/sweep). By default, each kind
+/// once.
 fn faults() -> u64 {
     set("AGAIN_FLEET_LOCK_FAULTS", KINDS - 1)
 }
@@ -633,11 +639,11 @@ fn faults() -> u64 {
 struct Many {
     servers: [Server; 3],
     nodes: [Node; 3],
-    /// The way of each candidate to each member.
+    /// Relays from each candidate to each member.
     relays: [[Relay; 3]; 3],
-    /// Who held it with which token, by the word of any candidate.
+    /// Holders of each token, as reported by any candidate.
     holders: BTreeMap<u64, BTreeSet<String>>,
-    /// The words that stood in backends that were emptied.
+    /// Values of locks in backends that were emptied.
     words: Vec<Lock>,
 }
 
@@ -660,7 +666,7 @@ impl Many {
         }
     }
 
-    /// Notes what all say; whom they agree on.
+    /// Records what all candidates report; returns the holder on which they agree.
     fn look(&mut self) -> Option<(String, u64)> {
         let all: Vec<_> = self.nodes.iter().map(held).collect();
         for (holder, token) in all.iter().flatten() {
@@ -694,23 +700,24 @@ impl Many {
         let n = usize::try_from(dice.below(3)).expect("a number");
         let mut is_same = true;
         match kind {
-            // The holder is killed, or stopped, and starts again: an upgrade.
+            // The holder is killed, or stopped, and starts again, as for an upgrade.
             0 => self.node(&before.0).start_anew(),
             1 => {
                 self.node(&before.0).stop();
                 self.node(&before.0).start();
             }
-            // It does nothing for a while.
+            // The holder is frozen for a while.
             2 => {
                 let holder = self.node(&before.0);
                 holder.signal("-STOP");
                 dice.pause(Duration::from_secs(3));
                 holder.signal("-CONT");
             }
-            // A person passes it on.
+            // An operator moves the lock.
             3 | 4 => {
                 let to = NAMES[n];
-                // The backend may choose a leader just then, and tell so; a person tries again.
+                // The backend may be electing a leader at that moment, and report an error; the
+                // operator tries again.
                 until("it to be passed on", || {
                     output(&self.nodes[1], &["move", "db", to]).status.success()
                 });
@@ -729,12 +736,12 @@ impl Many {
                 let relays = self.relays[n].iter();
                 relays.for_each(Relay::mend_without_connections);
             }
-            // All data of the backend is gone.
+            // All data of the backend is lost.
             7 => {
                 self.words.extend(words(&self.servers[0]));
                 self.servers.iter().for_each(Server::kill);
                 self.servers.iter().for_each(Server::wipe);
-                // None is ready without another one.
+                // A member is not ready without another one.
                 thread::scope(|scope| {
                     for server in &self.servers {
                         scope.spawn(|| server.run());
@@ -749,7 +756,7 @@ impl Many {
             }
         }
         let (since, mut after) = (Instant::now(), self.agree());
-        // It may take a while until one hears of another.
+        // It may take a while until one candidate learns of another.
         while !is_same && after.1 <= before.1 {
             assert!(
                 since.elapsed() < LONG,
@@ -768,7 +775,7 @@ impl Many {
         }
     }
 
-    /// Kills it, stops it or cuts its network until another holds the lock.
+    /// Kills the holder, stops it or cuts its network until another candidate holds the lock.
     fn lose_the_holder(&self, how: u64, before: &(String, u64)) {
         let holder = self.node(&before.0);
         match how {
@@ -781,7 +788,7 @@ impl Many {
         let others: Vec<&Node> = others.collect();
         let after = agree(&others, before.1);
         let mine = || own(holder)["is_mine"] == true;
-        // It has counted its lease by itself.
+        // The holder has computed the end of its lease itself.
         assert!(how < 2 || !mine(), "held twice: {before:?}, {after:?}");
         for node in &others {
             within(LONG, "a run", || has_run(node, &after));
@@ -816,7 +823,8 @@ fn no_lock_is_held_twice_when_its_holder_is_away_for_longer_than_its_lease() {
     survive(|_, _| KINDS - 1, 1);
 }
 
-/// Lets things fail, of the kind that is chosen for each: there is one holder for each token, and each token is higher than those before it.
+/// Causes faults of the kinds that `choose` returns. Each token has one holder, and is higher than
+/// those before it.
 fn survive(choose: impl Fn(u64, &mut Dice) -> u64, count: u64) {
     let mut many = Many::new();
     let mut dice = Dice::new(set("AGAIN_FLEET_SEED", 17));

@@ -1,4 +1,4 @@
-//! What shows only after a while: an idle service, and a backend that has fallen silent.
+//! Tests that take a while: an idle service, and a backend that stops answering.
 
 use std::fs;
 use std::thread::sleep;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 
-/// So soon a connection is known to be dead: half a minute, and what a machine that is busy with others may add.
+/// Time within which a dead connection is detected: half a minute, and the delay of a busy machine.
 const NOTICED: Duration = Duration::from_secs(30 + 60);
 
-/// How often an idle service may wake up in a minute: five are measured over NATS, up to eight over etcd. On a busy machine an answer
-/// may come in smaller pieces.
+/// Maximum number of wakeups of an idle service per minute: five were measured with NATS, up to
+/// eight with etcd. On a busy machine an answer may arrive in smaller pieces.
 const MOST: u64 = 12;
 
-/// The descriptors of a process that are connections over TCP.
+/// TCP connections among the descriptors of a process.
 fn connections(pid: u32) -> usize {
     let listed = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors");
     let links = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -42,7 +42,7 @@ fn connections(pid: u32) -> usize {
     lines.filter(is_ours).count()
 }
 
-/// How often a process has given up the processor by itself.
+/// Number of voluntary context switches of a process.
 fn wakeups(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = status
@@ -63,7 +63,7 @@ fn idle(kind: Kind) {
     web1.is_linked(true);
     let pid = web1.pid();
     until("one thread", || threads(pid) == 1);
-    // Time itself is tested: how often it wakes up once it has settled.
+    // Time itself is tested: the number of wakeups once the service has settled.
     sleep(Duration::from_secs(5));
     let before = wakeups(pid);
     // Time itself is tested: as above.

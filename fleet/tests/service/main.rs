@@ -1,9 +1,10 @@
-//! The service as a process of its own, with real backends, certificates of a Puppet CA, the executor as another process, and the real
-//! helper. What it runs is a script that counts its runs, and where the outcome matters a real `puppet apply`.
+//! Service as a process, with real backends, certificates of a Puppet CA, the executor as another
+//! process, and the real `again`. A trigger runs a script that counts its runs or, where the
+//! outcome matters, a real `puppet apply`.
 
-/// Senders that flood.
+/// Senders that flood a node.
 mod ahead;
-/// What befalls a backend.
+/// Faults of the backend.
 mod backend;
 #[path = "../support/ca.rs"]
 mod ca;
@@ -11,25 +12,25 @@ mod ca;
 mod clock;
 /// Processes that are killed.
 mod crash;
-/// What runs leave is told.
+/// Events that runs leave in the spool.
 mod events;
 #[allow(dead_code, reason = "what is sealed together is not for this room")]
 #[path = "../support/fired.rs"]
 mod fired;
-/// What others put into the backend.
+/// Hostile values in the backend.
 mod hostile;
-/// Who asks the service.
+/// Clients of the service's socket.
 mod listener;
 /// Locks.
 mod locks;
-/// What goes on for a while.
+/// Tests that take a while.
 mod long;
 /// Many senders.
 mod many;
 #[allow(dead_code, reason = "the commands are for the room of the verbs")]
 #[path = "../support/node.rs"]
 mod node;
-/// What is told in numbers.
+/// Metrics of the service.
 mod numbers;
 #[allow(dead_code, reason = "what ends a feed is for the room of the backends")]
 #[path = "../support/operator.rs"]
@@ -38,19 +39,19 @@ mod operator;
 mod relay;
 /// Requests that wait on disk.
 mod requests;
-/// Runs that fire.
+/// Runs that send triggers.
 mod ring;
 /// Rolling runs.
 mod rolling;
-/// What happens elsewhere, and rules.
+/// Rules about events of other nodes.
 mod rules;
-// The rest of it is for the backends' own tests.
+// The other functions are for the backends' own tests.
 #[allow(dead_code)]
 #[path = "../support/servers.rs"]
 mod servers;
 /// Runs that share slots.
 mod slots;
-/// A node that has much to do.
+/// Results of a busy node.
 mod steady;
 #[path = "../support/straight.rs"]
 mod straight;
@@ -70,7 +71,7 @@ const ACROSS: [&str; 2] = ["delivered lb1.test", "said etcd"];
 const ACROSS_NATS: [&str; 2] = ["delivered lb1.test", "said nats"];
 const KEPT: [&str; 2] = ["kept lb1.test", "said etcd away"];
 
-/// The keys that stand in an etcd, without what is above them.
+/// Keys in an etcd below the namespace.
 fn keys(server: &Server) -> Vec<String> {
     let all = server.etcdctl(
         "web1.test",
@@ -88,7 +89,7 @@ file { 'DIR/made': content => 'by puppet' }
 exec { 'DIR/note': unless => 'DIR/note' }
 ";
 
-/// Fires, and hears all that becomes of it on the other node.
+/// Sends a request, and returns all that the service reports about it from the other node.
 fn fired_and_followed(from: &Node, request: &Request) -> Vec<String> {
     let question = Question::Fire {
         request: request.clone(),
@@ -97,12 +98,12 @@ fn fired_and_followed(from: &Node, request: &Request) -> Vec<String> {
     let mut words = from.ask(&question).all();
     let told = words.split_off(2);
     assert_eq!(words[0], "delivered lb1.test");
-    // What the target tells may be there before the backend has answered.
+    // The target's status may arrive before the backend has answered.
     assert!(words[1].starts_with("said "), "{words:?}");
     told
 }
 
-/// From one node to the other, and what became of it back.
+/// Sends a trigger from one node to the other, and its statuses back.
 fn across(kind: Kind) {
     let server = Server::start(kind);
     let web1 = Node::new("web1.test", &server);
@@ -127,7 +128,7 @@ fn across(kind: Kind) {
     let path = ["web1.test".parse().expect("a certname")];
     assert_eq!(run.origins.0[0].path, path);
     assert!(web1.runs().is_empty());
-    // It has left the outbox, and does not come again.
+    // The trigger has left the outbox, and does not come again.
     until("an empty outbox", || web1.how().outbox.triggers == 0);
     if kind == Kind::Etcd {
         until("a removal", || {
@@ -211,7 +212,7 @@ fn what_was_said_to_be_kept_outlives_the_service() {
     lb1.runs_once(&one.id);
     until("an empty outbox", || web1.how().outbox.triggers == 0);
     web1.kill();
-    // The numbers go on from where they were.
+    // The numbers continue after the last one.
     web1.start();
     web1.is_linked(true);
     let two = request("again", &["lb1.test"]);
@@ -263,7 +264,7 @@ fn a_backend_that_forgot_everything_gets_it_again() {
     assert_eq!(lb1.ran(), [one.id]);
 }
 
-/// The executor may have taken it all the same; it knows the numbers.
+/// The executor may have accepted the trigger all the same; it knows the numbers.
 #[test]
 fn what_root_s_side_did_not_answer_is_handed_over_again() {
     let server = Server::start(Kind::Etcd);
@@ -285,14 +286,14 @@ fn what_root_s_side_did_not_answer_is_handed_over_again() {
     lb1.take();
     lb1.runs_once(&one.id);
     until("another answer", || lb1.how().take.is_none());
-    // The service dies before it has removed the register; the next one hands it over again.
+    // The service dies before it has removed the trigger; the next one hands it over again.
     lb1.kill();
     let two = request("again", &["lb1.test"]);
     assert_eq!(web1.fire(&two), ACROSS);
     lb1.start();
     lb1.runs_once(&two.id);
     assert_eq!(lb1.ran(), [one.id, two.id]);
-    // Nothing of a trigger gets into the command.
+    // Nothing from a trigger gets into the command.
     assert!(lb1.runs().iter().all(|run| run.arguments == ["--test"]));
 }
 
@@ -318,7 +319,7 @@ fn what_comes_together_is_taken_together_and_everything_once() {
     ran.sort();
     fired.sort();
     assert_eq!(ran, fired);
-    // So many can be handed over together.
+    // Maximum number of triggers that can be handed over together.
     let asked = lb1.history("requested").len();
     assert!(asked <= 8 && lb1.runs().len() <= asked, "{asked} requests");
 }

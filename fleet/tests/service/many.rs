@@ -14,10 +14,10 @@ use crate::straight::Straight;
 
 const SENDERS: usize = 20;
 const EACH: usize = 50;
-/// How many names a sender has.
+/// Number of names of a sender.
 const NAMES: usize = 5;
 
-/// The most memory that a process has had so far, in MiB.
+/// Peak memory of a process so far, in MiB.
 pub fn most_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -25,12 +25,12 @@ pub fn most_memory(pid: u32) -> u64 {
     kib.parse::<u64>().expect("a number") / 1024
 }
 
-/// Fires at lb1 so often, by turns under each name; the last of each name.
+/// Sends this number of triggers to lb1, under each name in turn; returns the last of each name.
 fn fires(sender: &Node) -> Vec<Id> {
     let fire = |n: usize| {
         let one = request(&format!("name {}", n % NAMES), &["lb1.test"]);
         let said = sender.fire(&one);
-        // A busy machine may not have heard of the backend in time.
+        // A busy machine may not have connected to the backend in time.
         let is_true = ["delivered lb1.test", "kept lb1.test"].contains(&said[0].as_str());
         assert!(is_true, "{said:?}");
         one.id
@@ -39,7 +39,8 @@ fn fires(sender: &Node) -> Vec<Id> {
     all[EACH - NAMES..].to_vec()
 }
 
-/// Ends the watch when it is dropped, which a failure does too: nobody would wait for the watch else.
+/// Guard that ends the watch when it is dropped, on failure too: otherwise the test would wait for
+/// the watch forever.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -59,7 +60,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
         .iter()
         .chain([&lb1])
         .for_each(|node| node.is_linked(true));
-    // A run is under way, and goes on as long as they fire.
+    // A run is under way, and lasts while they send.
     lb1.write("hold", "");
     senders[0].fire(&request("first", &["lb1.test"]));
     until("the first run", || lb1.runs().len() == 1);
@@ -76,7 +77,7 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
             while !is_over.load(Ordering::Relaxed) {
                 most = most.max(straight.list("to/").len());
                 most = most.max(straight.list("result/").len());
-                // Time itself is tested: the most at any time, looked at now and then.
+                // Time itself is tested: the peak value, sampled repeatedly.
                 thread::sleep(Duration::from_millis(50));
             }
             most
@@ -92,7 +93,8 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
         (last, watching.join().expect("watched"))
     });
     let took = began.elapsed();
-    // A register for each sender and name, however often it was fired; and so for what is told of it.
+    // The backend holds one trigger for each sender and name, however often it was sent, and the
+    // same number of statuses.
     assert!(
         (1..=SENDERS * NAMES + 1).contains(&most),
         "{most} registers"
@@ -119,11 +121,11 @@ fn a_thousand_triggers_during_a_run_have_one_run_after_it() {
     come_back_spread(&server, &senders);
 }
 
-/// Those that lost the backend together do not come back together.
+/// Nodes that lose the backend at the same time reconnect at different times.
 fn come_back_spread(server: &Server, nodes: &[Node]) {
     server.kill();
     nodes.iter().for_each(|node| node.is_linked(false));
-    // Time itself is tested: each has tried a few times by then, and waits longer and longer.
+    // Time itself is tested: each has tried several times by then, with growing pauses.
     thread::sleep(Duration::from_secs(4));
     server.run();
     nodes.iter().for_each(|node| node.is_linked(true));

@@ -1,4 +1,4 @@
-//! What the service tells in numbers, as `again metrics` shows them to a monitoring.
+//! Metrics of the service, as `again metrics` shows them to a monitoring system.
 
 use again_fleet::ask::Reason;
 use again_test_support::ask_for;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 
-/// It waits for a slot, and has it until its input ends.
+/// Script that waits for a slot, and holds it until its input ends.
 const RUN: &str = "#!/bin/sh\nFLEET slot >>DIR/said 2>&1\ncat\n";
 
-/// How long anything may take.
+/// Time that any step may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A beat every two seconds, as for a systemd that wants to hear so often.
+/// Interval of two seconds between beats, as for a systemd watchdog with a short timeout.
 const OFTEN: [&str; 1] = ["WATCHDOG_USEC=4000000"];
 
-/// The numbers of a node's service by their names, and what else its metrics have.
+/// Metrics of a node's service, by their names without the prefix `again_fleet_`.
 fn numbers(node: &Node) -> BTreeMap<String, f64> {
     let shown = node.again(&["metrics"]);
     let shown = String::from_utf8(shown.stdout).expect("UTF-8");
@@ -33,7 +33,7 @@ fn numbers(node: &Node) -> BTreeMap<String, f64> {
     own.collect()
 }
 
-/// Until these numbers are these.
+/// Waits until these metrics have these values.
 #[track_caller]
 fn are(node: &Node, wanted: &[(&str, f64)]) {
     let mut found = numbers(node);
@@ -66,7 +66,7 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
     are(&web1, &quiet);
     assert_eq!(numbers(&web1).len(), 14);
 
-    // Its target is off.
+    // The target is down.
     let one = request("again", &["lb1.test"]);
     web1.fire(&one);
     are(&web1, &[("outbox_triggers", 1.0)]);
@@ -82,7 +82,7 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
     lb1.runs_once(&one.id);
     are(&web1, &quiet);
 
-    // They cannot be written for a while.
+    // The metrics cannot be written for a while.
     let file = web1.path("state/serve/counts.json");
     until("a directory in their place", || {
         let _ = fs::remove_file(&file);
@@ -97,7 +97,7 @@ fn what_waits_and_what_is_away_is_told_in_numbers() {
     until("an end of it", || reasons().is_empty());
     are(&web1, &quiet);
 
-    // It tells that it lives, though nothing changes.
+    // The service updates its timestamp, though nothing else changes.
     let before = numbers(&web1)["written_timestamp_seconds"];
     until("a beat", || {
         numbers(&web1)["written_timestamp_seconds"] > before

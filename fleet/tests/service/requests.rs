@@ -17,10 +17,10 @@ use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 
-/// A user, and its group, that are not root.
+/// User and group other than root.
 const OTHER: u32 = 65534;
 
-/// A node whose service is down, with a directory in which requests wait.
+/// Returns a node whose service is down, with a directory for requests on disk.
 fn down(server: &Server) -> Node {
     let web1 = Node::off("web1.test", server);
     fs::create_dir(spool(&web1)).expect("made");
@@ -31,7 +31,7 @@ pub fn spool(node: &Node) -> PathBuf {
     node.path("spool-requests")
 }
 
-/// The ids of the requests that wait.
+/// Ids of the requests on disk.
 pub fn waiting(node: &Node) -> Vec<Id> {
     let requests = Requests::beside(&node.path("spool"));
     let files = requests.listing().expect("a directory").files;
@@ -49,14 +49,14 @@ pub fn leave(node: &Node, id: &Id, request: &Request) -> PathBuf {
     spool(node).join(id.as_str())
 }
 
-/// Wakes the service of a node, as a command does that has left a request.
+/// Wakes the service of a node, as a command does after it has left a request.
 fn wake(node: &Node) {
     let socket = UnixDatagram::unbound().expect("a socket");
     let sent = socket.send_to(&[0], node.path("run/events"));
     sent.expect("woken");
 }
 
-/// Runs a command of the node's: its exit status, and all that it printed.
+/// Runs a command of the node; returns its exit status and all of its output.
 fn runs(mut command: Command) -> (i32, String) {
     let output = command.output().expect("the program");
     let text = [output.stdout, output.stderr].concat();
@@ -68,7 +68,8 @@ fn said(node: &Node, words: &[&str]) -> (i32, String) {
     runs(node.command(words))
 }
 
-/// The service is killed after it has sent them, before the executor, which is away, has removed them.
+/// The service is killed after it has sent the requests, before the executor, which is down, has
+/// removed them.
 #[test]
 fn requests_left_while_the_service_is_down_are_sent_once_with_the_way_of_their_sending() {
     let server = Server::start(Kind::Etcd);
@@ -80,7 +81,7 @@ fn requests_left_while_the_service_is_down_are_sent_once_with_the_way_of_their_s
     assert!(status == 0 && text.contains(words), "{status}: {text}");
     let why = "again-fleet: warning: the service of this node cannot be asked: there is no socket";
     assert!(text.contains(why), "{text}");
-    // As a report does for a run that another node has asked for.
+    // As a report does for a run that a trigger of another node has started.
     let id = Id::from_bits(7);
     let job = format!("--job-id=0123456789abcdef//{id}/person/db1.test");
     let kick = ["trigger", "--to=lb1.test", "--name=kick", "--for=web1.test"];
@@ -121,7 +122,7 @@ fn only_requests_of_root_and_of_the_group_that_may_send_are_read() {
     let web1 = down(&server);
     let lb1 = Node::new("lb1.test", &server);
     web1.take();
-    // As the class makes it with firing_group.
+    // As the module's class makes it with firing_group.
     chown(spool(&web1), None, Some(OTHER)).expect("its group");
     let mode = |path: PathBuf, mode| {
         let set = fs::set_permissions(path, fs::Permissions::from_mode(mode));
@@ -131,7 +132,7 @@ fn only_requests_of_root_and_of_the_group_that_may_send_are_read() {
     mode(web1.path(""), 0o711);
     let other = OTHER.to_string();
     let fire = web1.command(&["trigger", "--to=lb1.test", "--for=web1.test", "--job-id="]);
-    // Wherever this was built, others may not get to it.
+    // Other users may not have access to the directory in which the program was built.
     fs::copy(fire.get_program(), web1.path("program")).expect("copied");
     let fires = || {
         let mut command = Command::new("setpriv");
@@ -183,7 +184,7 @@ fn full_directory_of_requests_is_an_error_that_says_so() {
     assert!(text.contains("there is no socket"), "{text}");
 }
 
-/// The service has the first one twice: from its socket, and from the disk.
+/// The service gets the first request twice: from its socket, and from the disk.
 #[test]
 fn requests_left_for_a_service_that_hangs_are_sent_once_and_the_commands_wait_once() {
     let server = Server::start(Kind::Etcd);
@@ -209,7 +210,7 @@ fn requests_left_for_a_service_that_hangs_are_sent_once_and_the_commands_wait_on
         let words = "warning: the service did not answer a command less than a minute ago";
         assert!(status == 0 && text.contains(words), "{text}");
     }
-    // Less than two would take that wait for the service.
+    // Less time than two commands would take that wait for the service.
     assert!(began.elapsed() < Duration::from_secs(10));
     let ids = waiting(&web1);
     assert_eq!(ids.len(), 6);
@@ -222,7 +223,8 @@ fn requests_left_for_a_service_that_hangs_are_sent_once_and_the_commands_wait_on
     assert_eq!(lb1.ran().len(), 6);
 }
 
-/// Its target is off, and the executor, which is away, has not removed it when the service is killed.
+/// The target is down, and the executor, which is down, has not removed the request when the
+/// service is killed.
 #[test]
 fn request_that_was_cancelled_is_not_sent_again_after_a_crash() {
     let server = Server::start(Kind::Etcd);
@@ -274,7 +276,7 @@ fn request_that_waits_on_disk_expires_with_its_ttl() {
     assert!(web1.log().contains("'over' has expired"), "{}", web1.log());
 }
 
-/// Nothing can be written, as on a full disk.
+/// No file can be written, as on a full disk.
 #[test]
 fn request_that_the_disk_cannot_keep_waits_on() {
     let server = Server::start(Kind::Etcd);
@@ -293,7 +295,7 @@ fn request_that_the_disk_cannot_keep_waits_on() {
     wake(&web1);
     until("an error", || web1.log().contains(&words));
     wake(&web1);
-    // It is read before any command is answered.
+    // The request is read before the service answers any command.
     let other = request("other", &["lb1.test"]);
     assert!(web1.try_to_fire(&other)[0].starts_with("failed "));
     assert_eq!(web1.log().matches(&words).count(), 1, "{}", web1.log());

@@ -1,4 +1,5 @@
-//! Runs that have other nodes run, and so on: in a circle, which ends, and on a way, which is gone to its end.
+//! Runs that send triggers to other nodes: in a circle, which the hop limit ends, and in a chain,
+//! which reaches its end.
 
 use std::fs;
 use std::process::Command;
@@ -9,23 +10,23 @@ use again_fleet::wire::name::Node as Name;
 use crate::node::{Node, request, until};
 use crate::servers::{Kind, Server};
 
-/// With each hop a target waits longer, up to two seconds for these.
+/// Hop limit. With each hop a target waits longer, up to two seconds for three hops.
 const HOPS: &str = "hop_limit = 3";
 
-/// What a run does on a node: it notes itself, and fires at the next node. It fails if that fails.
+/// Script of a run: it notes the run, and sends a trigger to the next node. It fails if that fails.
 const FIRE: &str = "#!/bin/sh
 DIR/note
 FLEET trigger --to NEXT >>'DIR/fired' 2>&1
 ";
 
-/// The same by Puppet, in whose every run something changes.
+/// Manifest with the same effect, in which something changes in every run.
 const MANIFEST: &str = "
 exec { 'DIR/note': notify => Exec['fire'] }
 exec { 'fire': command => 'FLEET trigger --to NEXT', refreshonly => true, logoutput => true }
 ";
 
-/// The first run holds up every rerun of the node. Each later one asks for one of its own, by which the helper knows that it was
-/// there, and fires.
+/// Manifest whose first run holds up every rerun of the node. Each later run requests one of its
+/// own, by which `again` knows that it took place, and sends a trigger.
 const BUSY: &str = "
 exec { 'DIR/note': notify => Exec['DIR/job'] }
 exec { 'DIR/job': refreshonly => true, logoutput => true, timeout => 0 }
@@ -38,7 +39,7 @@ else
 fi
 ";
 
-/// A node in whose runs the next one is fired at.
+/// Returns a node whose runs send a trigger to the next one.
 fn link(name: &'static str, next: &str, server: &Server, by_puppet: bool, more: &[&str]) -> Node {
     let node = Node::off(name, server);
     if by_puppet {
@@ -55,7 +56,7 @@ fn link(name: &'static str, next: &str, server: &Server, by_puppet: bool, more: 
     node
 }
 
-/// The ways that the runs of a node have come, in their order.
+/// Paths of the origins of a node's runs, in order.
 fn ways(node: &Node) -> Vec<String> {
     let way = |origin: &Origin| {
         let names = origin.path.iter().map(Name::as_str);
@@ -65,14 +66,14 @@ fn ways(node: &Node) -> Vec<String> {
     node.runs().into_iter().map(of).collect()
 }
 
-/// What the runs of a node have said, as the helper keeps it, and what they said when they fired.
+/// Output of the node's runs, as `again` keeps it, and of the commands that sent triggers.
 fn said(node: &Node) -> String {
     let log = node.again(&["log"]).stdout;
     let fired = fs::read_to_string(node.path("fired")).unwrap_or_default();
     String::from_utf8_lossy(&log).into_owned() + &fired
 }
 
-/// Waits until nothing is on its way, and nothing pending, at any of these.
+/// Waits until no trigger is under way or pending at any of these nodes.
 fn rest(nodes: &[&Node]) {
     until("rest", || {
         nodes.iter().all(|node| {
@@ -82,14 +83,15 @@ fn rest(nodes: &[&Node]) {
     });
 }
 
-/// Waits until each of these has been told of the circle by the node that it fired at.
+/// Waits until each of these nodes has logged the circle, as the node reports to which it sent a
+/// trigger.
 fn all_are_told(nodes: &[&Node], circle: &str) {
     for node in nodes {
         until("the circle in its log", || node.log().contains(circle));
     }
 }
 
-/// Those who fired before are told of it, too.
+/// The nodes earlier in the circle log it, too.
 #[test]
 fn a_ring_of_two_ends_and_is_named() {
     let server = Server::start(Kind::Etcd);
@@ -102,13 +104,13 @@ fn a_ring_of_two_ends_and_is_named() {
     assert!(said(&web2).contains(circle), "{}", said(&web2));
     assert_eq!(ways(&web2), ["web1", "web1 web2 web1"]);
     assert_eq!(ways(&web1), ["web1 web2"]);
-    // The resource has failed, and so has the run. The executor may be the one that notes it.
+    // The resource has failed, and so has the run. The executor may be the one that records it.
     until("both ends", || web2.history("ended").len() == 2);
     let last = web2.history("ended").pop().expect("an end");
     assert_eq!(last["outcome"], "failed", "{last:#}");
     assert!(!said(&web1).contains("over 3 hops"), "{}", said(&web1));
     all_are_told(&[&web1, &web2], circle);
-    // Another one goes its own way, to the same end.
+    // Another circle takes its own path, to the same end.
     web2.fire(&request("again", &["web1.test"]));
     let circle = "over 3 hops: web2.test -> web1.test -> web2.test ...";
     until("its last run", || web1.runs().len() == 3);
@@ -127,7 +129,7 @@ fn a_ring_of_three_ends_and_is_named() {
     let [n01, n02, n03] = &nodes;
     until("the circle", || said(n01).contains("over 3 hops"));
     rest(&[n01, n02, n03]);
-    // It began at the first one, which comes last.
+    // The path began at the first node, which comes last.
     assert_eq!(ways(n02), ["n01"]);
     assert_eq!(ways(n03), ["n01 n02"]);
     assert_eq!(ways(n01), ["n01 n02 n03"]);
@@ -135,8 +137,9 @@ fn a_ring_of_three_ends_and_is_named() {
     all_are_told(&[n03, n02, n01], circle);
 }
 
-/// A run that cron starts carries on what it does the job of. That it did the job is told when nothing holds up the node's own
-/// reruns any more, and the circle with it.
+/// A run that cron starts carries on the origins of the triggers that it satisfies. That it has
+/// satisfied them is published when nothing holds up the node's own reruns any more, and the circle
+/// with them.
 #[test]
 fn a_ring_ends_also_where_cron_is_always_faster() {
     let server = Server::start(Kind::Etcd);
@@ -212,7 +215,7 @@ fn a_way_of_four_hops_is_gone_to_its_end() {
     }
 }
 
-/// Each origin keeps its own way, and goes on in one trigger.
+/// Each origin keeps its own path, and all of them are carried on in one trigger.
 #[test]
 fn several_origins_have_one_run_and_go_on_together() {
     let server = Server::start(Kind::Etcd);
@@ -223,7 +226,7 @@ fn several_origins_have_one_run_and_go_on_together() {
         node.is_linked(true);
     }
     let n01 = link("n01.test", "lb1.test", &server, false, &[]);
-    // All of them come while lb1 is busy.
+    // All of the triggers come while lb1 is busy.
     lb1.program(
         "fire",
         &format!(
@@ -252,7 +255,7 @@ fn several_origins_have_one_run_and_go_on_together() {
     };
     assert_eq!(sorted(all), ["web1", "web1 n01", "web2"]);
     let last = ways(&n02).pop().expect("a run");
-    // What the first run fired may go on with them.
+    // The origins of the first run may be carried on with them.
     for way in ["web1 lb1", "web1 n01 lb1", "web2 lb1"] {
         assert!(sorted(&last).iter().any(|one| one == way), "{last}");
     }

@@ -1,4 +1,5 @@
-//! Rolling runs over a real etcd: as many targets run at a time as the trigger says, whoever is killed meanwhile.
+//! Rolling runs with a real etcd: the number of targets that run at a time is the trigger's,
+//! whichever process is killed meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,7 @@ use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
 use again_test_support::Dice;
 
-/// It writes into the file of all, and takes a while.
+/// Script that writes into the file of all nodes, and takes a while.
 const RUN: &str = r"#!/bin/sh
 DIR/note
 echo begin NAME >>ALL
@@ -28,7 +29,7 @@ echo end NAME >>ALL
 [ ! -e DIR/fails ]
 ";
 
-/// The same by Puppet, which tells how it ended.
+/// Manifest that runs the same script, so that Puppet reports how it ended.
 const MANIFEST: &str = "exec { '/bin/sh \"DIR/puppet it\"': }";
 
 struct Site {
@@ -38,7 +39,7 @@ struct Site {
 }
 
 impl Site {
-    /// With so many nodes, whose processes run.
+    /// Returns a site with this number of nodes, whose processes run.
     fn new(count: usize, is_puppet: bool) -> Site {
         let server = Server::start(Kind::Etcd);
         let dir = tempfile::tempdir().expect("a directory");
@@ -66,7 +67,7 @@ impl Site {
         self.nodes.iter().map(|node| node.name).collect()
     }
 
-    /// The most that ran at a time, by what they wrote.
+    /// Maximum number of runs at a time, according to the lines that they wrote.
     fn most(&self) -> usize {
         most(&self.dir.path().join("all"))
     }
@@ -87,7 +88,7 @@ fn most(all: &Path) -> usize {
     counts.max().unwrap_or(0)
 }
 
-/// What each has told of a trigger, in the order in which the backend took it.
+/// Statuses that each target has published of a trigger, in the order of the backend.
 fn told(server: &Server, id: &Id) -> Vec<(String, Outcome)> {
     let values = Straight::at(server, "web1.test").ever();
     let stories = values.iter().filter(|value| {
@@ -99,7 +100,8 @@ fn told(server: &Server, id: &Id) -> Vec<(String, Outcome)> {
         .collect()
 }
 
-/// The most that were between their turn and their end at a time, by the backend's history; and how each has ended.
+/// Maximum number of targets between their turn and their end at a time, according to the backend's
+/// history, and the final outcome of each.
 fn by_history(server: &Server, id: &Id) -> (usize, BTreeMap<String, Outcome>) {
     let (mut turns, mut ends, mut most) = (BTreeSet::new(), BTreeMap::new(), 0);
     for (node, outcome) in told(server, id) {
@@ -122,7 +124,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn never_more_than_three_of_twelve_run_whoever_is_killed_meanwhile() {
     let site = Site::new(12, false);
-    // One of them is off, and holds nobody up.
+    // One of the targets is down, and delays no other.
     let (off, on) = site.nodes.split_last().expect("nodes");
     off.kill();
     let request = Request {
@@ -210,13 +212,14 @@ fn two_that_fail_stop_the_rest() {
         assert_eq!(node.runs().len(), runs, "{}", node.name);
     }
     assert_eq!(site.most(), 1);
-    // What was halted is over.
+    // The halted run leaves no queue positions.
     let straight = Straight::at(&site.server, "web1.test");
     until("free places", || straight.list("slot/").is_empty());
     assert!(straight.list("to/").is_empty());
 }
 
-/// Puts the outcome of a trigger that n01 fired below the story of a run, signed by the first of these nodes in the second's name.
+/// Puts the outcome of a trigger that n01 sent below the story of a run, signed by the first of
+/// these nodes in the second's name.
 fn put_outcome(
     straight: &Straight,
     story: &Id,
@@ -250,7 +253,8 @@ fn put_outcome(
     straight.put(&key, &sealed_as(signer, &entry)).expect("put");
 }
 
-/// A trigger for all and for these besides, whose services do not run: one at a time, with a stop after so many failures.
+/// Returns a trigger for all nodes and for these others, whose services are down: one at a time,
+/// with a stop after this number of failures.
 fn strict(site: &Site, others: &[&str], stop_after: u32) -> Request {
     let targets = [&site.names()[..], others].concat();
     Request {
@@ -260,7 +264,7 @@ fn strict(site: &Site, others: &[&str], stop_after: u32) -> Request {
     }
 }
 
-/// The reasons of those that a run has halted.
+/// Reasons of the targets that a run has halted.
 fn halted(straight: &Straight, id: &Id) -> Vec<String> {
     let values = straight.list("story/").into_iter();
     let values = values.filter(|value| value.key.ends_with(id.as_str()));
@@ -270,7 +274,8 @@ fn halted(straight: &Straight, id: &Id) -> Vec<String> {
         .collect()
 }
 
-/// Another node signed in a target's name, a target signed for another trigger, and a node that is no target failed.
+/// Failures that do not count: one signed by another node in a target's name, one that a target
+/// signed for another trigger, and one of a node that is not a target.
 #[test]
 fn a_failure_counts_that_a_target_itself_has_signed_of_that_trigger() {
     let site = Site::new(2, true);
@@ -309,7 +314,8 @@ fn run_whose_end_is_unknown_counts_as_failed() {
     assert!(site.nodes.iter().all(|node| node.runs().is_empty()));
 }
 
-/// More than a service reads is written below `story/`, also with the id of the run, and over all results of it.
+/// More junk than a service reads is written below `story/`, also with the id of the run, and over
+/// all results of it.
 #[test]
 fn junk_hides_no_failure_and_holds_nobody_up() {
     let site = Site::new(1, false);
@@ -364,7 +370,8 @@ fn target_that_began_and_published_no_end_stops_the_rest_after_a_minute() {
     assert_eq!(site.nodes[0].runs().len(), 1);
 }
 
-/// In the place of the sender's list is one that another node has signed, which leaves out who has failed.
+/// The sender's list of targets is replaced with one that another node has signed, which leaves out
+/// the failed targets.
 #[test]
 fn list_of_targets_counts_that_the_sender_has_signed() {
     let site = Site::new(1, true);

@@ -1,4 +1,4 @@
-//! What happens on one node has another one react by its rules.
+//! Rules: events on one node start a run on another one.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -17,7 +17,7 @@ use crate::told::{batch, inventory, leave};
 
 const UP: &str = "name = 'up'\nresource = 'Service[httpd]'\n";
 
-/// lb1 with this rule.
+/// Returns lb1 with this rule.
 fn node(server: &Server, rule: &str) -> Node {
     let node = Node::off("lb1.test", server);
     fs::create_dir(node.path("rules")).expect("made");
@@ -45,7 +45,7 @@ fn one_run_for_one_run(kind: Kind) {
     let origins = &node.runs()[0].origins.0;
     assert_eq!(origins[0].cause, Cause::Event);
     assert_eq!(origins[0].path, ["web1.test".parse().expect("a certname")]);
-    // Neither what lb1 itself did nor a restart has it run again; the next run of web1 has.
+    // Neither an event of lb1 itself nor a restart runs it again; the next run of web1 does.
     tell(&straight, &batch("lb1.test", 2, &[1]));
     node.kill();
     node.start();
@@ -68,7 +68,8 @@ fn an_event_has_another_node_run_once_over_nats() {
     one_run_for_one_run(Kind::Nats);
 }
 
-/// The service publishes what a run of its own node has left, sees it there and hands it over; whoever has its certificate can sign as much.
+/// The service publishes the events that a run of its own node has left, reads them from the
+/// backend and hands them over. Whoever has the node's certificate can sign such events too.
 #[test]
 fn own_event_starts_a_run_if_a_run_has_left_it() {
     let server = Server::start(Kind::Etcd);
@@ -115,7 +116,7 @@ fn what_comes_while_a_run_goes_on_shares_the_next_one() {
     assert_eq!(node.runs().len(), 2);
 }
 
-/// What its node tells of itself decides, as it signed that.
+/// The role that the event's node has published, under its own signature, decides.
 #[test]
 fn where_a_rule_says_so_the_role_of_the_node_decides() {
     let server = Server::start(Kind::Etcd);
@@ -129,14 +130,14 @@ fn where_a_rule_says_so_the_role_of_the_node_decides() {
     tell(&straight, &batch("web2.test", 1, &[1]));
     tell(&straight, &batch("web1.test", 2, &[1]));
     until("its run", || node.runs().len() == 1);
-    // Of the same moment, and so another one would share this run.
+    // Both events are of the same moment, so a second trigger would share this run.
     let origins = &node.runs()[0].origins.0;
     let web1 = ["web1.test".parse().expect("a certname")];
     assert!(
         origins.iter().all(|origin| origin.path == web1),
         "{origins:?}"
     );
-    // Another node cannot say it for this one.
+    // Another node cannot publish the role for this one.
     let key = "node/web2=test";
     let forged = sealed_as("web1.test", &inventory("web2.test", "web"));
     straight.put(key, &forged).expect("put");
@@ -170,7 +171,7 @@ fn a_batch_counts_under_its_own_key_only() {
     until("its run", || node.runs().len() == 1);
 }
 
-/// A run that came from as many nodes as it may is the last.
+/// A run with the maximum number of nodes in its path is the last.
 #[test]
 fn a_circle_ends_at_the_hop_limit_and_is_named() {
     let server = Server::start(Kind::Etcd);
@@ -211,7 +212,8 @@ fn a_rule_with_a_program_leaves_its_call_and_a_new_rule_counts_after_a_reload() 
     assert!(node.runs().is_empty());
 }
 
-/// A backend may hold far more in one value than any of ours has, and whoever may write there can have it do so.
+/// A backend may hold much larger values than again-fleet writes, if another client with write
+/// access puts them there.
 fn events_of_many_megabytes(kind: Kind) {
     let server = match kind {
         Kind::Etcd => Server::configured(kind, "--max-request-bytes 67108864"),
@@ -226,20 +228,20 @@ fn events_of_many_megabytes(kind: Kind) {
     };
     let long = vec![b'x'; 10 << 20];
     let put = |run, bytes: &[u8]| straight.put(&key(run), bytes).expect("put");
-    // More together than an answer may have.
+    // Together, these exceed the maximum size of an answer.
     for run in 11..=14 {
         put(run, &long);
     }
     until("a word of each", || (11..=14).all(|run| said(run) == 1));
     tell(&straight, &batch("web1.test", 1, &[1]));
     until("its run", || node.runs().len() == 1);
-    // Its first connection may take longer than one attempt on a busy machine.
+    // On a busy machine, the first connection may take longer than one attempt.
     let lost = || node.log().matches("is not reached").count();
     let lost_before = lost();
     let most = most_memory(node.pid());
     for count in 2..=11 {
         put(11, &long);
-        // NATS keeps only the last of those that are not delivered yet.
+        // NATS keeps only the last of the values that are not delivered yet.
         until("a word of it", || said(11) == count);
     }
     let later = most_memory(node.pid());
@@ -247,12 +249,12 @@ fn events_of_many_megabytes(kind: Kind) {
     assert!(later < most + 48, "{most} MiB, then {later}");
     assert_eq!(lost(), lost_before, "{}", node.log());
     if kind == Kind::Etcd {
-        // Too long for an answer by itself.
+        // This value alone exceeds the maximum size of an answer.
         put(15, &vec![b'x'; 40 << 20]);
         until("a word of it", || said(15) == 1);
         node.is_linked(true);
     }
-    // Whoever begins finds all of them there.
+    // A service that starts finds all of the values there.
     node.kill();
     node.start();
     node.is_linked(true);

@@ -1,4 +1,5 @@
-//! Runs that share slots, over a real etcd: each is a process of its own that calls `again-fleet slot`, as Puppet does before a run.
+//! Runs that share slots, with a real etcd: each is a process of its own that calls
+//! `again-fleet slot`, as Puppet does before a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,12 +25,13 @@ use crate::servers::{Kind, Server};
 use crate::straight::{self, Straight};
 use again_test_support::Dice;
 
-/// How long a lease lives after it was renewed last.
+/// Lifetime of a lease after its last renewal.
 pub const LEASE: Duration = Duration::from_secs(60);
-/// How long others wait for a beat of a node.
+/// Time for which the others wait for a beat of a node.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// It waits, writes into the file of all, and goes on until nothing holds it.
+/// Script that waits for a slot, writes into the file of all nodes, and continues while the file
+/// `hold` exists.
 const RUN: &str = r"#!/bin/sh
 FLEET slot >>DIR/said 2>&1 || exit 1
 echo begin NAME >>ALL
@@ -51,12 +53,13 @@ impl Site {
         Site { server, dir }
     }
 
-    /// A node whose runs wait for one of so many slots, and go on until they are let go.
+    /// Returns a node whose runs wait for one of `limit` slots, and continue until they are
+    /// released.
     fn node(&self, name: &'static str, limit: u32) -> Node {
         self.prepared(name, limit, |_| ())
     }
 
-    /// The same, prepared by this before anything of it runs.
+    /// Returns a node as above, after calling `prepare` and before any of its processes starts.
     pub fn prepared(&self, name: &'static str, limit: u32, prepare: impl FnOnce(&Node)) -> Node {
         let node = Node::off(name, &self.server);
         prepare(&node);
@@ -71,7 +74,7 @@ impl Site {
         node
     }
 
-    /// What the runs have written, in its order.
+    /// Lines that the runs have written, in order.
     pub fn all(&self) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("all")).expect("a file");
         text.lines().map(str::to_owned).collect()
@@ -82,7 +85,8 @@ impl Site {
         until(line, || self.all().contains(&line.to_owned()));
     }
 
-    /// `again-fleet slots --json`, as this node sees it: who stands there, and whether it runs.
+    /// Queue according to `again-fleet slots --json` of this node: names, and whether each node
+    /// runs.
     fn line(&self, node: &Node) -> Vec<(String, bool)> {
         let shown = output(node, &["slots", "g", "--json"]);
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
@@ -93,7 +97,7 @@ impl Site {
         nodes.iter().map(one).collect()
     }
 
-    /// Until so many stand there.
+    /// Waits until this number of nodes is in the queue.
     #[track_caller]
     pub fn stand(&self, node: &Node, count: usize) -> Vec<(String, bool)> {
         until("all of them in line", || self.line(node).len() == count);
@@ -129,7 +133,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The nodes in the order in which the backend took their words.
+/// Nodes in the order in which the backend stored their requests.
 fn order(server: &Server) -> Vec<String> {
     let values = Straight::at(server, "web1.test").ever();
     let signed = values
@@ -161,7 +165,7 @@ fn twelve_runs_share_three_slots_in_the_order_in_which_they_came() {
         if what == "begin" {
             running += 1;
             most = most.max(running);
-            // Of those that came before, all but two have ended.
+            // Of the runs that came before, all but two have ended.
             let before = ended[..place].iter().filter(|ended| !**ended).count();
             assert!(before <= 2, "{name} began as {place} of {order:?}");
         } else {
@@ -177,7 +181,7 @@ fn twelve_runs_share_three_slots_in_the_order_in_which_they_came() {
         said.contains("waits for a slot of group 'g', which has 3: ") && said.contains("has a slot")
     });
     assert!(waited.count() >= 6);
-    // Whoever waits is told anew when that changes.
+    // The service reports each change to a waiting run.
     let words = |node: &Node| read(&node.path("said")).matches("the run waits").count();
     assert!(nodes.iter().map(words).max() > Some(2));
 }
@@ -188,7 +192,7 @@ fn what_a_killed_run_had_is_free_at_once() {
     let [one, two] = ["n01.test", "n02.test"].map(|name| site.node(name, 1));
     let mut first = run(&one);
     site.has("begin n01.test");
-    // A second run of the same node shares what the first one has.
+    // A second run of the same node shares the slot of the first one.
     let second = run(&one);
     until("a second run", || site.all().len() == 2);
     let other = run(&two);
@@ -213,7 +217,7 @@ fn what_a_killed_run_had_is_free_at_once() {
     assert!(!shown.contains("n01.test"), "{shown}");
 }
 
-/// Three nodes at one slot, with a run of each: the first runs, the others wait.
+/// Three nodes that share one slot, with a run of each: the first runs, the others wait.
 fn three_at_one_slot() -> (Site, [Node; 3], [Child; 3]) {
     let site = Site::new(Kind::Etcd);
     let nodes = ["n01.test", "n02.test", "n03.test"].map(|name| site.node(name, 1));
@@ -229,7 +233,7 @@ fn three_at_one_slot() -> (Site, [Node; 3], [Child; 3]) {
 fn nodes_keep_their_places_when_their_services_restart() {
     let (site, [one, two, three], runs) = three_at_one_slot();
     let before = order(&site.server);
-    // Killed and started, or stopped and started: the place is the same.
+    // After a kill and a start, or a stop and a start, the queue position is the same.
     one.start_anew();
     one.is_linked(true);
     one.stop();
@@ -260,13 +264,13 @@ fn slot_is_free_when_its_run_ended_or_the_lease_of_its_killed_service_ends() {
     } else {
         &three
     };
-    // What has ended while the service was away is free when it is back.
+    // A slot whose run has ended while the service was down is free when the service is back.
     one.kill();
     let_go(&one);
     ends(first);
     one.start();
     site.has(&format!("begin {}", before[1]));
-    // One that does not come back: the lease ends.
+    // If a node does not come back, its lease ends.
     waiting.kill();
     let since = Instant::now();
     site.has(&format!("begin {}", before[2]));
@@ -277,7 +281,7 @@ fn slot_is_free_when_its_run_ended_or_the_lease_of_its_killed_service_ends() {
     ends(third);
 }
 
-/// The lease of a node's place, as its service has written it down.
+/// Lease of a node's queue position, as its service has saved it.
 fn lease(node: &Node) -> i64 {
     let kept = read(&node.path("state").join("serve/slots"));
     let line = kept.lines().find(|line| line.starts_with("group "));
@@ -285,7 +289,7 @@ fn lease(node: &Node) -> i64 {
     lease.expect("a lease").parse().expect("a number")
 }
 
-/// The holder lives, and its connection is silent.
+/// The holder is alive, but its connection is silent.
 #[test]
 fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
     let (site, [one, two, three], [first, second, third]) = three_at_one_slot();
@@ -295,7 +299,7 @@ fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
     one.start_anew();
     one.is_linked(true);
     let before = order(&site.server);
-    // As long as it beats it keeps the slot.
+    // While the node beats, it keeps the slot.
     stays("one runs", SILENT + Duration::from_secs(30), || {
         site.all() == ["begin n01.test"]
     });
@@ -307,11 +311,12 @@ fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
         straight.renew(lease).expect("the lease lives");
         site.all().contains(&begun)
     });
-    // It was sure for a minute after its last beat.
+    // The node was sure for a minute after its last beat.
     assert!(since.elapsed() > LEASE / 2, "{:?}", since.elapsed());
     let line = "n01.test has lost its place in group 'g'";
     assert!(two.log().contains(line) || three.log().contains(line));
-    // Before another run began, it said that its own goes on without a slot. When it is back it has none.
+    // Before another run began, the node logged that its own run continues without a slot. When it
+    // reconnects, it has none.
     let ended = "the slot in group 'g' has ended, as its lease or its beats were not renewed";
     assert!(one.log().contains(ended), "{}", one.log());
     straight.renew(lease).expect("the lease lives");
@@ -326,7 +331,8 @@ fn silent_holder_loses_its_slot_though_somebody_keeps_its_lease_alive() {
     [first, second, third].into_iter().for_each(ends);
 }
 
-/// One holds a slot and the next one waits for it; somebody keeps their leases alive, and puts copies of their beats back again and again.
+/// One node holds a slot and the next one waits for it; another client keeps their leases alive,
+/// and puts copies of their beats back again and again.
 #[test]
 fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
     let (site, [one, two, three], runs) = three_at_one_slot();
@@ -340,7 +346,7 @@ fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
     until("beats of both", || straight.list("beat/").len() == 3);
     let old = straight.list("beat/");
     let leases = [lease(&one), lease(next)];
-    // They beat on for a while.
+    // The nodes continue to beat for a while.
     until("newer beats", || {
         let newer = straight.list("beat/");
         old.iter()
@@ -354,7 +360,8 @@ fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
         for lease in leases {
             straight.renew(lease).expect("the lease lives");
         }
-        // Not so often that the backend never holds one beat for long enough to remove a place.
+        // Not too often: the backend must hold one beat for long enough that a queue position is
+        // removed.
         if copied.elapsed() > Duration::from_secs(2) {
             copied = Instant::now();
             for beat in old.iter().filter(|beat| !beat.key.ends_with(&live)) {
@@ -364,7 +371,7 @@ fn places_of_dead_nodes_are_removed_though_their_beats_are_put_back() {
         }
         site.all().contains(&format!("begin {}", last.name))
     });
-    // A node without a place does not beat.
+    // A node without a queue position does not beat.
     let beats = straight.list("beat/");
     assert_eq!(beats.len(), 3, "{beats:?}");
     assert!(idle.log().contains("is reached"));
@@ -391,7 +398,7 @@ fn without_an_backend_a_run_goes_ahead_or_does_not_start() {
         "{why}"
     );
     site.has("end n01.test");
-    // It was patient, and did not go when the others do.
+    // The run waited for its full patience, and did not start as early as the others do.
     let ahead = read(&one.path("said"));
     let (_, words) = ahead.split_once("group 'g', ").expect("words");
     let (seconds, _) = words.split_once(" s from now").expect("a number");
@@ -407,7 +414,7 @@ fn without_an_backend_a_run_goes_ahead_or_does_not_start() {
     );
     assert!(ahead.contains("the backend is not there"), "{ahead}");
     ends(run);
-    // Nor a service.
+    // The same without a service.
     two.kill();
     let refused = output(&two, &["slot", "--max-wait", "2s"]);
     assert_eq!(refused.status.code(), Some(1));
@@ -422,7 +429,7 @@ fn without_an_backend_a_run_goes_ahead_or_does_not_start() {
     assert!(said(&done).contains("goes ahead"), "{}", said(&done));
 }
 
-/// For longer than a lease, of one node, while its run goes on.
+/// One node loses the backend for longer than a lease, while its run continues.
 #[test]
 fn one_more_runs_where_a_node_loses_the_backend_for_long_and_the_limit_holds_again() {
     let site = Site::new(Kind::Etcd);
@@ -443,7 +450,7 @@ fn one_more_runs_where_a_node_loses_the_backend_for_long_and_the_limit_holds_aga
     until("a word of it", || one.log().contains(ended));
     assert_eq!(site.all(), ["begin n01.test", "begin n02.test"]);
     assert!(read(&two.path("said")).contains("has a slot of group 'g'"));
-    // What the node knows without the backend.
+    // Information that the node has without the backend.
     let shown = said(&output(&one, &["slots"]));
     assert!(shown.contains("etcd ") && shown.contains(ended), "{shown}");
     let checked = said(&output(&one, &["check"]));
@@ -457,7 +464,7 @@ fn one_more_runs_where_a_node_loses_the_backend_for_long_and_the_limit_holds_aga
         let checked = said(&output(&one, &["check"]));
         !checked.contains("has ended, as its lease") && !status().contains(in_status)
     });
-    // Its next run waits as all others do.
+    // The next run of the node waits as all others do.
     let_go(&one);
     ends(first);
     let (third, fourth) = (run(&one), run(&three));
@@ -472,7 +479,7 @@ fn one_more_runs_where_a_node_loses_the_backend_for_long_and_the_limit_holds_aga
     assert_eq!(one.log().matches(ended).count(), 1);
 }
 
-/// The run may be the one that mends them.
+/// The run may be the one that fixes the settings.
 #[test]
 fn where_settings_cannot_be_read_a_run_goes_ahead_unless_a_slot_is_required() {
     let site = Site::new(Kind::Etcd);
@@ -501,7 +508,7 @@ fn whoever_does_not_get_a_slot_in_time_does_not_start() {
         "{}",
         said(&late)
     );
-    // Whoever asks again is the same run, whose end is watched for once.
+    // A repeated request comes from the same run, whose end is watched only once.
     for _ in 0..3 {
         let late = output(&two, &["slot", "--max-wait", "1s"]);
         assert_eq!(late.status.code(), Some(1));
@@ -510,7 +517,7 @@ fn whoever_does_not_get_a_slot_in_time_does_not_start() {
     let open = open.filter_map(|fd| fs::read_link(fd.expect("a descriptor").path()).ok());
     let watched = open.filter(|what| what.to_string_lossy().contains("pidfd"));
     assert_eq!(watched.count(), 1);
-    // Another group has slots of its own, and no group nothing to wait for.
+    // Another group has slots of its own, and without a group there is nothing to wait for.
     let other = output(&two, &["slot", "--group", "other"]);
     assert!(
         other.status.success() && said(&other).is_empty(),
@@ -533,7 +540,7 @@ fn slots_are_refused_on_nats() {
         "{}",
         said(&done)
     );
-    // What etcd held for this node is left to its leases.
+    // Entries of this node in etcd remain until their leases end.
     one.kill();
     one.write("state/serve/slots", "boot\ngroup 1 7 5 6 1 1 1 g\n");
     one.start();
@@ -552,7 +559,8 @@ fn slots_are_refused_on_nats() {
     }
 }
 
-/// Unsigned, signed by another, signed for another place, and what the node itself has signed at another time.
+/// Four kinds of values that do not count: unsigned, signed by another node, signed for another
+/// key, and signed by the node itself at another time.
 #[test]
 fn what_a_node_has_not_put_there_counts_for_nothing() {
     let site = Site::new(Kind::Etcd);
@@ -580,7 +588,7 @@ fn what_a_node_has_not_put_there_counts_for_nothing() {
         ("n05=test", sealed_as("n05.test", &slot("n06.test"))),
     ] {
         let key = format!("slot/g/{node}");
-        // Twice, as whoever stands there writes.
+        // Two writes, as a node makes them for a queue position.
         straight.put(&key, b"").expect("put");
         straight.put(&key, &bytes).expect("put");
     }
@@ -595,7 +603,8 @@ fn what_a_node_has_not_put_there_counts_for_nothing() {
     ] {
         assert!(log.contains(word), "{log}");
     }
-    // Written over by another: the run goes on, and that is said once it is seen.
+    // The value is overwritten by another node: the run continues, and the service logs it when it
+    // sees it.
     let theirs = straight.list("slot/g/n02=test").remove(0);
     straight.put("slot/g/n02=test", &theirs.bytes).expect("put");
     assert!(site.line(&two).is_empty());
@@ -644,7 +653,7 @@ fn an_operator_takes_a_place_away() {
     [first, second].into_iter().for_each(ends);
 }
 
-/// Real Puppet calls it before the run, and does not run without.
+/// Real Puppet calls the command before the run, and does not run if it fails.
 #[test]
 fn puppet_waits_before_its_run() {
     let site = Site::new(Kind::Etcd);
@@ -681,7 +690,7 @@ fn puppet_waits_before_its_run() {
     ends(run);
     assert!(two.path("made").exists());
     until("an empty line", || site.line(&one).is_empty());
-    // Not in time: no run.
+    // Without a slot in time, there is no run.
     fs::remove_file(two.path("made")).expect("removed");
     one.write("hold", "");
     let first = crate::slots::run(&one);
@@ -697,7 +706,7 @@ fn puppet_waits_before_its_run() {
     ends(first);
 }
 
-/// A run of those that are many, with its process and the time at which it began and ended.
+/// Script of a run among many, which records its process and the times at which it began and ended.
 const ONE_OF_MANY: &str = r#"#!/bin/sh
 FLEET slot >>DIR/said 2>&1 || exit 1
 read up rest </proc/uptime
@@ -707,29 +716,29 @@ read up rest </proc/uptime
 echo "end NAME $$ $up" >>ALL
 "#;
 
-/// How many times a service or a member of the backend is killed, beside runs that are killed and services that stop for a while; at
-/// night, a thousand times (tests/tools/sweep).
+/// Number of kills of a service or a member of the backend, beside runs that are killed and
+/// services that stop for a while; a thousand in the nightly sweep (tests/tools/sweep).
 fn kills() -> u64 {
     set("AGAIN_FLEET_SLOT_FAULTS", 12)
 }
 
-/// How many nodes there are; at night, a hundred.
+/// Number of nodes; a hundred in the nightly sweep.
 fn count() -> u64 {
     set("AGAIN_FLEET_SLOT_NODES", 20)
 }
 
-/// Nodes that run all the time share five slots of a backend with three members.
+/// Nodes that run all the time and share five slots of a backend with three members.
 struct Many {
     servers: [Server; 3],
     dir: tempfile::TempDir,
     nodes: Vec<Node>,
-    /// The run of each.
+    /// Current run of each node.
     runs: Vec<Mutex<Option<Child>>>,
 }
 
 const SLOTS: usize = 5;
 
-/// Tells the threads of a test that it is over, also where it fails.
+/// Guard that ends the threads of a test, also when the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -752,7 +761,7 @@ impl Many {
             node.set_also(&format!("endpoints = {endpoints:?}"));
             node.set_also("slots_group = 'g'");
             node.set_also(&format!("slots_limit = {SLOTS}"));
-            // Nobody goes ahead without one.
+            // No run goes ahead without a slot.
             node.set_also("slots_required = true");
             let run = ONE_OF_MANY.replace("ALL", all.to_str().expect("a plain path"));
             node.program("waits", &run.replace("NAME", name));
@@ -775,7 +784,7 @@ impl Many {
         writeln!(file.expect("a file"), "{line}").expect("written");
     }
 
-    /// One run of this node after the other, until they are to end.
+    /// Starts one run of this node after the other, until `is_over` is set.
     fn keep_running(&self, n: usize, is_over: &AtomicBool) {
         let mine = || self.runs[n].lock().expect("alone");
         while !is_over.load(Ordering::Relaxed) {
@@ -791,8 +800,8 @@ impl Many {
         }
     }
 
-    /// Kills a run together with its `again-fleet slot`, which would otherwise look for its parent, and find the process that adopted it.
-    /// The line is written before the kill frees anything.
+    /// Kills a run together with its `again-fleet slot`, which would otherwise look for its parent,
+    /// and find the process that adopted it. The line is written before the kill frees anything.
     fn kill_run(&self, n: usize) {
         if let Some(run) = self.runs[n].lock().expect("alone").as_mut()
             && run.try_wait().expect("a child").is_none()
@@ -804,7 +813,7 @@ impl Many {
         }
     }
 
-    /// Whether it killed a service or a member.
+    /// Causes a fault; returns whether it killed a service or a member.
     fn fault(&self, dice: &mut Dice) -> bool {
         let n = usize::try_from(dice.below(count())).expect("a number");
         let node = &self.nodes[n];
@@ -828,12 +837,13 @@ impl Many {
         !(5..9).contains(&what)
     }
 
-    /// Watches over the slots until they are to end; how long one was unused at most, while somebody stood at it.
+    /// Watches the slots until `is_over` is set; returns the longest time for which one was unused
+    /// while a node waited.
     fn watch_over(&self, is_over: &AtomicBool) -> Duration {
         let straight = Straight::at(&self.servers[0], "web1.test");
         let (mut idle, mut longest) = (BTreeMap::<u64, Instant>::new(), Duration::ZERO);
         while !is_over.load(Ordering::Relaxed) {
-            // Time itself is tested: how long one is unused, looked at once a second.
+            // Time itself is tested: how long a slot is unused, checked once a second.
             thread::sleep(Duration::from_secs(1));
             let Ok(mut places) = straight.look("slot/g/") else {
                 continue;
@@ -851,14 +861,14 @@ impl Many {
             idle = first;
             for (revision, since) in &idle {
                 longest = longest.max(since.elapsed());
-                // When it chooses a new leader, etcd has all leases begin anew.
+                // When it elects a new leader, etcd restarts the time of all leases.
                 assert!(since.elapsed() < 2 * LEASE, "{revision} is lost");
             }
         }
         longest
     }
 
-    /// The places of all runs, by what the backend has ever held.
+    /// Queue positions of all runs, from the whole history of the backend.
     fn places(&self) -> Places {
         let straight = Straight::at(&self.servers[0], "web1.test");
         let began = clock::walltime().millis() as f64 / 1e3 - boottime();
@@ -874,13 +884,13 @@ impl Many {
     }
 }
 
-/// The node and the process of a run, as it is written down.
+/// Node and process of a run, as the runs write them.
 fn process(slot: &Slot) -> String {
     let pid = slot.why.strip_prefix("process ").expect("a process");
     format!("{} {pid}", slot.node)
 }
 
-/// Those that have begun and not ended.
+/// Runs that have begun and not ended.
 fn running(all: &str) -> BTreeSet<String> {
     let mut running = BTreeSet::new();
     for line in all.lines() {
@@ -894,7 +904,8 @@ fn running(all: &str) -> BTreeSet<String> {
     running
 }
 
-/// The last place of each run, by its node and process, and by when it began to wait: the kernel gives the number of a process again.
+/// Last queue position of each run, by its node and process, and by the time at which it began to
+/// wait: the kernel reuses process numbers.
 #[derive(Default)]
 struct Places(BTreeMap<String, Vec<(f64, u64)>>);
 
@@ -907,10 +918,10 @@ impl Places {
         }
     }
 
-    /// That of the run with this process at this time, which tells it from all others.
+    /// Queue position of the run that had this process number at this time.
     fn at(&self, process: &str, up: f64) -> Option<u64> {
         let mut runs = self.0.get(process)?.iter();
-        // What waits is written down in milliseconds.
+        // The start of the wait is stored in milliseconds.
         let run = runs.rfind(|(since, _)| *since <= up + 0.1)?;
         Some(run.1)
     }
@@ -920,7 +931,8 @@ impl Places {
     }
 }
 
-/// What is written down: never more than the slots at once, and never one before those who came first.
+/// Checks the lines of all runs: never more runs at a time than slots, and no run before those that
+/// came first.
 fn judge(all: &str, places: &Places) {
     let (mut running, mut ended) = (BTreeSet::new(), BTreeSet::new());
     let (mut killed, mut ended_of) = (BTreeSet::new(), BTreeSet::new());
@@ -943,7 +955,7 @@ fn judge(all: &str, places: &Places) {
             }
             continue;
         }
-        // It was on its way when it was killed.
+        // The run was about to write its line when it was killed.
         if killed.contains(&process) {
             continue;
         }
@@ -957,7 +969,8 @@ fn judge(all: &str, places: &Places) {
             let before: Vec<_> = before.collect();
             assert!(before.len() < SLOTS, "{line}, at {place}: after {before:?}");
         } else {
-            // It came before the service had noticed the end of the run before it, and shares that one's place.
+            // The run came before the service had noticed the end of the previous run, and shares
+            // its queue position.
             assert!(ended_of.contains(name), "{line}: without a place");
         }
     }
@@ -984,7 +997,7 @@ fn no_slot_is_given_twice_or_lost_whatever_is_killed() {
         while killed < kills() && !watch.is_finished() {
             killed += u64::from(many.fault(&mut dice));
         }
-        // All of them are there again.
+        // All nodes are connected again.
         until("five that run at once", || {
             running(&read(&many.dir.path().join("all"))).len() == SLOTS
         });

@@ -1,4 +1,5 @@
-//! Results of runs: published by a busy node, soon after their ends, and logged once by a sender that is restarted.
+//! Results of runs: a busy node publishes them soon after their ends, and a restarted sender logs
+//! them once.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -12,10 +13,10 @@ use serde_json::Value;
 use crate::node::{Node, request, until, within};
 use crate::servers::{Kind, Server};
 
-/// Longer than it takes on a machine that is busy, for what is a matter of seconds.
+/// Time limit for a busy machine, for steps that usually take seconds.
 const SOON: Duration = Duration::from_secs(90);
 
-/// One that fires, and one that is fired at.
+/// Returns a sender and its target.
 fn two() -> (Server, Node, Node) {
     let server = Server::start(Kind::Etcd);
     let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, &server));
@@ -23,10 +24,10 @@ fn two() -> (Server, Node, Node) {
     (server, web1, lb1)
 }
 
-/// `again` with a note of each verb that it is asked.
+/// Script that notes each verb with which `again` is called, and calls it.
 const NOTED: &str = "#!/bin/sh\necho \"$1\" >>\"DIR/asked\"\nexec AGAIN \"$@\"\n";
 
-/// Whether a sender knows how all has ended that followed from its trigger.
+/// Whether a sender knows the final outcome of all that its trigger caused.
 fn is_over(sender: &Node, id: &Id) -> bool {
     let said = sender.command(&["story", id.as_str(), "--json"]).output();
     let story = serde_json::from_slice(&said.expect("a story").stdout);
@@ -47,7 +48,7 @@ fn how_a_run_has_ended_is_told_while_more_is_taken_all_the_time() {
         let one = request(&format!("name {n}"), &["lb1.test"]);
         web1.fire(&one);
         lb1.runs_once(&one.id);
-        // Time itself is tested: shorter than the service would like to be left alone.
+        // Time itself is tested: shorter than the pause for which the service would wait.
         thread::sleep(Duration::from_millis(500));
     }
 }
@@ -84,7 +85,7 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_backend_has_los
         let line = format!("'{name}' for lb1.test is refused");
         web1.log().matches(&line).count()
     };
-    // All older results are heard before that of a newer trigger.
+    // All older results arrive before that of a newer trigger.
     let fire = |name: &str| {
         web1.fire(&request(name, &["lb1.test"]));
         until("a refusal", || is_refused(name) > 0);
@@ -98,7 +99,7 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_backend_has_los
     server.wipe();
     [&web1, &lb1].iter().for_each(|node| node.is_linked(false));
     server.run();
-    // A target that begins anew puts all its results again.
+    // A target that restarts puts all its results again.
     for node in [&lb1, &web1] {
         node.stop();
         node.start();
@@ -109,7 +110,7 @@ fn refusal_is_logged_once_though_the_service_begins_anew_and_the_backend_has_los
     assert_eq!(counts, [1, 1, 1], "{}", web1.log());
 }
 
-/// The processes that a service holds pidfds of.
+/// Processes that a service holds pidfds of.
 fn watched(node: &Node) -> BTreeSet<String> {
     let Ok(listed) = std::fs::read_dir(format!("/proc/{}/fdinfo", node.pid())) else {
         return BTreeSet::new();
@@ -122,7 +123,7 @@ fn watched(node: &Node) -> BTreeSet<String> {
     pids.collect()
 }
 
-/// A service that was restarted meanwhile. The process is the waiter first, and then the run.
+/// The service was restarted meanwhile. The process is first the waiter, and then the run.
 #[test]
 fn service_watches_the_process_of_a_run_until_it_ends() {
     let (_server, web1, lb1) = two();
@@ -134,7 +135,7 @@ fn service_watches_the_process_of_a_run_until_it_ends() {
         ..request("again", &["lb1.test"])
     };
     web1.fire(&one);
-    // With each answer the service closes the pidfds of the one before.
+    // With each answer the service closes the pidfds from the one before.
     let mut waiter = BTreeSet::new();
     until("a pidfd of the waiter", || {
         waiter = watched(&lb1);
@@ -149,7 +150,8 @@ fn service_watches_the_process_of_a_run_until_it_ends() {
     };
     let before = questions();
     until("a pidfd of the run", || watched(&lb1) == waiter);
-    // After pauses of 2, 2, 4 and 8 seconds the next question is due in 16, unless the process ends.
+    // After pauses of 2, 2, 4 and 8 seconds the next question is due in 16, unless the process
+    // ends.
     until("four questions", || questions() >= before + 4);
     std::fs::remove_file(lb1.path("hold")).expect("held");
     within(Duration::from_secs(15), "end of the story", || {

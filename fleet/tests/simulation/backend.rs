@@ -1,40 +1,41 @@
-//! A backend in memory: what etcd and NATS have in common, and what goes wrong with both.
+//! Backend in memory: what etcd and NATS have in common, and the faults of both.
 
 use std::collections::BTreeMap;
 
-/// A value, and the revision that wrote it.
+/// Value, with the revision that wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
     pub bytes: Vec<u8>,
     pub revision: u64,
-    /// The revision of the first write since nothing stood there.
+    /// Revision of the first write since the key had no value.
     pub first: u64,
-    /// When it goes by itself.
+    /// Time at which the value expires.
     pub expires: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct Backend {
     pub is_up: bool,
-    /// Which one it is: whoever was connected to an earlier one is not connected to this one.
+    /// Number of the backend's life. A connection to an earlier life is dead.
     pub life: u64,
-    /// Which data it has: another number once it was set up anew.
+    /// Number of the data: it changes when the backend is set up anew.
     pub store: u64,
     pub revision: u64,
     values: BTreeMap<String, Value>,
-    /// No value goes before this time.
+    /// No value expires before this time.
     earliest: u64,
     backup: (u64, BTreeMap<String, Value>),
 }
 
 impl Backend {
-    /// Begins, with what it had.
+    /// Starts the backend with the data that it had.
     pub fn start(&mut self) {
         self.is_up = true;
         self.life += 1;
     }
 
-    /// Loses everything, and counts from one again. One that was set up in the same way has the same name.
+    /// Removes all data, and counts revisions from one again. A backend that was set up in the same
+    /// way has the same name.
     pub fn wipe(&mut self, has_new_name: bool) {
         self.store += u64::from(has_new_name);
         self.revision = 0;
@@ -46,13 +47,13 @@ impl Backend {
         self.backup = (self.revision, self.values.clone());
     }
 
-    /// Comes back as it was when it was backed up.
+    /// Restores the backup.
     pub fn restore(&mut self) {
         (self.revision, self.values) = self.backup.clone();
         self.earliest = 0;
     }
 
-    /// Loses what it had confirmed last, without a word.
+    /// Loses the newest confirmed writes silently.
     pub fn forget_newest(&mut self, count: u64) {
         let from = self.revision.saturating_sub(count);
         self.values.retain(|_, value| value.revision <= from);
@@ -73,7 +74,7 @@ impl Backend {
         value
     }
 
-    /// Removes a value if this revision stands there, and gives it back.
+    /// Removes a value if it has this revision, and returns it.
     pub fn remove(&mut self, key: &str, revision: u64) -> Option<Value> {
         self.values
             .get(key)
@@ -82,12 +83,12 @@ impl Backend {
         self.values.remove(key)
     }
 
-    /// Removes a value, whatever its revision.
+    /// Removes a value of any revision.
     pub fn delete(&mut self, key: &str) {
         self.revision += u64::from(self.values.remove(key).is_some());
     }
 
-    /// Lets a value stand until this time, and says whether it stands.
+    /// Extends the life of a value to this time; returns whether the value still exists.
     pub fn renew(&mut self, key: &str, now: u64, expires: u64) -> bool {
         self.earliest = self.earliest.min(expires);
         let value = self.values.get_mut(key).filter(|value| value.expires > now);

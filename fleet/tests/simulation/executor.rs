@@ -1,5 +1,5 @@
-//! The executor of a node, which may die at each of its steps: judge with the ledger, write down what is begun, have the tool record it,
-//! write down what became of it, answer. What was not saved is gone when it dies.
+//! Executor of a node, which may die at each of its steps: judge with the ledger, save what is
+//! begun, let the tool record it, save the outcome, answer. A death loses whatever was not saved.
 
 use again_base::model::{Moment, Span};
 use again_fleet::policy::judge::{self, Rules, Verdict};
@@ -18,7 +18,7 @@ use crate::world::{EPOCH, Machine, Mutant, World};
 
 const TEN_YEARS: u64 = 10 * 365 * 86_400_000;
 
-/// The ledger of an executor, and what of it is on disk.
+/// Ledger of an executor, in memory and on disk.
 #[derive(Debug, Default)]
 pub struct Ledger {
     page: Page,
@@ -26,7 +26,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The executor is gone; the next one reads the disk.
+    /// Ends the executor; the next one reads the disk.
     pub fn die(&mut self) {
         self.page.clone_from(&self.saved);
     }
@@ -43,7 +43,7 @@ impl Ledger {
     }
 }
 
-/// Takes a batch; nothing if it died before it answered.
+/// Accepts or rejects a batch; returns nothing if the executor died before it answered.
 pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer>> {
     let now = world.moment(n);
     let rules = world.machines[n].rules.clone();
@@ -104,7 +104,7 @@ pub fn take(world: &mut World, n: usize, batch: &[Vec<u8>]) -> Option<Vec<Answer
         let held = |trigger| answer((trigger, Outcome::Held, "no space".to_owned(), None));
         return Some(all.map(held).collect());
     }
-    // It may die before it has asked, and after it.
+    // The executor may die before and after the tool records the triggers.
     if world.dies(n) {
         return None;
     }
@@ -139,7 +139,7 @@ fn admitted(rules: &Rules, bytes: &[u8]) -> Option<Trigger> {
         .then_some(signed.trigger)
 }
 
-/// Passes on what an earlier process had begun with; nothing if it dies again.
+/// Finishes what an earlier process had begun; returns nothing if the executor dies again.
 fn finish(world: &mut World, n: usize, rules: &Rules, now: &Moment) -> Option<()> {
     let Machine { ledger, tool, .. } = &mut world.machines[n];
     let mut taken = Vec::new();
@@ -156,7 +156,8 @@ fn finish(world: &mut World, n: usize, rules: &Rules, now: &Moment) -> Option<()
     pass_on(world, n, &taken, (rules, now))
 }
 
-/// Has the tool record triggers, and writes down that it has; nothing if it dies in between.
+/// Lets the tool record triggers, and notes this in the ledger; returns nothing if the executor
+/// dies in between.
 fn pass_on(
     world: &mut World,
     n: usize,
@@ -192,7 +193,7 @@ fn pass_on(
     Some(())
 }
 
-/// Whether the disk takes the ledger.
+/// Saves the ledger; returns whether the disk could store it.
 fn saves(world: &mut World, n: usize) -> bool {
     if world.odds(world.odds.refuse) {
         world.promises.count("disk refuses");
@@ -215,7 +216,7 @@ fn settle(world: &mut World, n: usize, rest: &[Judged]) {
     }
 }
 
-/// A trigger that somebody with a sender's key has made.
+/// Returns a trigger that somebody with a sender's key has made.
 fn made(world: &World, n: usize, sender: &Node, (ask, name): (Ask, usize), number: u64) -> Trigger {
     Trigger {
         ask,
@@ -239,7 +240,7 @@ fn made(world: &World, n: usize, sender: &Node, (ask, name): (Ask, usize), numbe
     }
 }
 
-/// A sender has used so many names that those of its triggers make room.
+/// Uses so many names of a sender that older ones are displaced.
 pub fn flood(world: &mut World, n: usize, sender: &Node) {
     let now = world.moment(n);
     for name in 0..MOST_NAMES {
@@ -255,7 +256,8 @@ pub fn flood(world: &mut World, n: usize, sender: &Node) {
     }
 }
 
-/// A sender's triggers are dated ten years ahead. Their target holds them for a day, and nothing else waits for that.
+/// Dates triggers of a sender ten years ahead. Their target holds them for a day, and no other
+/// trigger waits for that.
 pub fn date_ahead(world: &mut World, n: usize, sender: &Node) {
     let number = EPOCH + world.now + TEN_YEARS;
     for name in 0..20 {

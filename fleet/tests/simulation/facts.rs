@@ -1,4 +1,5 @@
-//! The facts that nodes publish at their own keys, and the inventories of those who read them, with the real policies.
+//! Facts that nodes publish at their own keys, and the inventories of the nodes that read them,
+//! with the real policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use again_fleet::wire::value::Value;
 use crate::seal;
 use crate::world::{Mutant, World, inventory};
 
-/// What a node knows of others, on its disk.
+/// Inventory of other nodes that a node keeps on its disk.
 #[derive(Debug, Default)]
 pub struct Reader {
     last: LastInventory,
@@ -22,12 +23,12 @@ pub struct Reader {
     witness: Witness,
 }
 
-/// What a reader was shown, and whom it has to count.
+/// Independent record of what a reader was shown, and of the nodes that it must count.
 #[derive(Debug, Default)]
 struct Witness {
     store: String,
     read_up_to: Option<u64>,
-    /// First and last revision of each value of the last reading.
+    /// First and last revision of each value in the last reading.
     seen: BTreeMap<Node, (u64, u64)>,
     expected: BTreeSet<Node>,
     lost: BTreeSet<Node>,
@@ -35,7 +36,7 @@ struct Witness {
 }
 
 impl Witness {
-    /// Whether anything that is read now shows that the backend has lost what it had. If nothing does, nobody can know.
+    /// Whether a reading proves that the backend has lost data. Otherwise no reader can know.
     fn shows_loss(&self, reading: &Reading) -> bool {
         let Some(up_to) = self.read_up_to else {
             return false;
@@ -52,7 +53,8 @@ impl Witness {
             || reading.values.iter().any(contradicts)
     }
 
-    /// Nobody disappears unless its value was removed, or goes back to an older version. How many the backend has lost.
+    /// Checks that a node disappears only if its value was removed, and that none goes back to an
+    /// older version. Returns the number of nodes that the backend has lost.
     fn reads(&mut self, me: &Node, reading: &Reading, last: &LastInventory) -> usize {
         let shown = reading.values.iter().map(|(node, _)| node.clone());
         let shown: BTreeSet<Node> = shown.collect();
@@ -95,7 +97,7 @@ impl World {
         Key::Node(self.machines[n].name.clone()).encode(&seal::namespace())
     }
 
-    /// A service publishes the facts of its node.
+    /// Publishes the facts of a node.
     pub fn publish(&mut self, n: usize) {
         if !self.has_facts || self.machines[n].service.is_none() {
             return;
@@ -111,7 +113,7 @@ impl World {
         self.feed(n, Event::Inventory(inventory));
     }
 
-    /// A node sees what stands at its own key.
+    /// Reports to a node the value at its own key.
     pub fn see_own_key(&mut self, n: usize) {
         match self.backend.get(&self.own_key(n), self.now).cloned() {
             Some(value) => self.own_key_is(n, value.revision, Some(&value.bytes)),
@@ -130,7 +132,7 @@ impl World {
         self.feed(n, Event::OwnKey { revision, found });
     }
 
-    /// Whether a node's newest facts stand in the backend.
+    /// Whether a node's newest facts are stored in the backend.
     pub fn is_published(&self, n: usize) -> bool {
         let service = self.machines[n].service.as_ref();
         let entry = service.and_then(|service| service.state.entry(&EntryId::Node));
@@ -142,7 +144,7 @@ impl World {
         value.as_ref() == Some(known)
     }
 
-    /// A service reads the facts of all nodes.
+    /// Reads the facts of all nodes, as a service does.
     pub fn read_nodes(&mut self, n: usize) {
         if !self.has_facts || !self.has_backend(n) {
             return;
@@ -194,7 +196,7 @@ impl World {
         }
     }
 
-    /// An operator forgets a node that is gone for good.
+    /// Removes a decommissioned node, as an operator does.
     pub fn forget_node(&mut self, n: usize) {
         let Some(node) = self.gone().pop_first().filter(|_| self.has_backend(n)) else {
             return;

@@ -1,11 +1,11 @@
-//! What goes wrong, and how it is mended.
+//! Faults, and how they are repaired.
 
 use again_fleet::wire::key::{Key, Prefix};
 
 use crate::seal;
 use crate::world::{Ev, MINUTE, SECOND, World};
 
-/// How the backend comes back.
+/// State of the backend's data when it comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Whole,
@@ -13,7 +13,7 @@ enum Data {
     Restored,
 }
 
-/// One thing breaks, and the next one is planned.
+/// Causes one fault, and schedules the next one.
 pub fn strike(world: &mut World) {
     let n = usize::try_from(world.dice.below(world.machines.len() as u64)).expect("small");
     match world.dice.below(20) {
@@ -22,7 +22,8 @@ pub fn strike(world: &mut World) {
             world.kill(n);
         }
         2 | 19 => {
-            // A target of a rolling run that has begun publishes no end for long.
+            // If a rolling run has begun on a target, the fault hits that one: it publishes no end
+            // for a long time.
             let begun = (0..world.machines.len()).find(|n| {
                 let machine = &world.machines[*n];
                 !machine.places.is_empty() && machine.tool.running.is_some()
@@ -80,7 +81,7 @@ pub fn strike(world: &mut World) {
             mend_later(world, n, 10 * MINUTE);
         }
         _ => {
-            // For good; but some have to be left.
+            // This node is decommissioned, but at least three have to be left.
             if world.gone().is_empty() && world.machines.len() > 3 {
                 world.promises.count("gone");
                 world.machines[n].is_gone = true;
@@ -97,7 +98,7 @@ fn mend_later(world: &mut World, n: usize, longest: u64) {
     world.after(delay, n, Ev::Mended);
 }
 
-/// A value below `story/` is removed, or gets another one in its place, by somebody who has the rights of all nodes.
+/// Removes or replaces a value below `story/`, as somebody with the rights of all nodes can.
 fn harm_story(world: &mut World) {
     let stories = Prefix::Stories(None).encode(&seal::namespace());
     let values = world.backend.list(&stories, world.now);
@@ -116,7 +117,7 @@ fn harm_story(world: &mut World) {
     }
 }
 
-/// What a node has signed is put back over what it has signed since.
+/// Replaces what a node has signed with something that it had signed before.
 fn replay(world: &mut World) {
     if world.past.is_empty() || !world.backend.is_up {
         return;
@@ -154,7 +155,7 @@ fn backend_stops(world: &mut World, data: Data) {
     world.after(delay, 0, Ev::BackendUp);
 }
 
-/// Everything is whole from now on.
+/// Repairs everything, and allows no more faults.
 pub fn heal(world: &mut World) {
     world.odds = crate::world::Odds::default();
     if !world.backend.is_up {

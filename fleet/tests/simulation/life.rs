@@ -1,4 +1,5 @@
-//! What goes on inside a node: the service is started and killed, registers are taken, Puppet runs and fires.
+//! Life of a node: its service starts and is killed, the executor accepts triggers, Puppet runs and
+//! sends triggers.
 
 use again_base::model::Span;
 use again_fleet::outbox::{Bounds, Outbox};
@@ -61,7 +62,8 @@ impl World {
         self.send_left(n);
     }
 
-    /// The service of a node is down, and a command leaves a request on disk.
+    /// Kills the service of a node, and leaves a request on disk, as a command does while the
+    /// service is down.
     pub fn leave(&mut self, n: usize) {
         self.kill(n);
         let other = usize::try_from(self.dice.below(self.machines.len() as u64)).expect("small");
@@ -70,7 +72,7 @@ impl World {
         }
         self.promises.count("left on disk");
         self.count += 1;
-        // With a later trigger of its name, it may run twice.
+        // If a later trigger has the same name, the request may run twice.
         let name: Name = format!("on disk {}", self.count).parse().expect("a name");
         let target = self.machines[other].name.clone();
         let request = self.request(n, &[target], &name, None);
@@ -79,7 +81,8 @@ impl World {
         self.machines[n].left.push(Left { request, at, ends });
     }
 
-    /// Sends the requests that wait on disk. The executor removes each later, if this service still runs then.
+    /// Sends the requests that wait on disk. The executor removes each later, if this service still
+    /// runs then.
     fn send_left(&mut self, n: usize) {
         let (life, now) = (self.life(n), self.moment(n).wall);
         if life == 0 {
@@ -88,7 +91,8 @@ impl World {
         for Left { request, at, ends } in self.machines[n].left.clone() {
             let id = request.id.clone();
             let left = request.ttl.nanos().saturating_sub(now.since(at).nanos());
-            // With a clock that was set back, it may live longer than its target remembers the first one.
+            // If the clock was set back, the request may live longer than its target remembers the
+            // first one.
             let longest = ends.map_or(u64::MAX, |ends| ends.saturating_sub(self.now));
             let ttl = longest.min(left / 1_000_000);
             if ttl == 0 || self.mutant == Some(Mutant::LosesRequests) {
@@ -119,7 +123,7 @@ impl World {
         }
     }
 
-    /// Kills a service; it is started again.
+    /// Kills a service, which is restarted later.
     pub fn kill(&mut self, n: usize) {
         if self.machines[n].service.take().is_some() {
             let delay = 100 + self.dice.below(MINUTE);
@@ -182,7 +186,7 @@ impl World {
         self.after(delay, n, Ev::Take(life, batch));
     }
 
-    /// Those who take: see `take.rs`.
+    /// Hands a batch over to the executor: see `executor.rs`.
     pub fn take(&mut self, n: usize, life: u64, batch: &[Vec<u8>]) {
         if !self.machines[n].is_on {
             return;
@@ -266,7 +270,7 @@ impl World {
         self.look_at_tool(n);
     }
 
-    /// Tells a service what became of what it took.
+    /// Reports to a service the outcomes of the triggers that were accepted.
     pub fn push_history(&mut self, n: usize) {
         loop {
             let machine = &mut self.machines[n];
@@ -337,7 +341,8 @@ impl World {
         let ttl = self.most_ttl / 4 + self.dice.below(3 * self.most_ttl / 4);
         let is_clock_right = self.machines[n].clock == 0;
         let sender = self.machines[n].name.clone();
-        // Sometimes the nodes were selected from the last inventory: all others get it later, if the backend answers in time.
+        // Sometimes the nodes were selected from the last inventory: all others get the trigger
+        // later, if the backend answers in time.
         let is_open = self.dice.permille(100);
         let is_clock_right = is_clock_right && !is_open;
         let all: Vec<Node> = self.machines.iter().map(|one| one.name.clone()).collect();
@@ -353,7 +358,7 @@ impl World {
         } else {
             0
         };
-        // A long line is too much to look at.
+        // Checking a long queue takes too much time.
         let is_rolling = self.machines.len() < 20 && self.dice.permille(300);
         let (mut parallel, mut stop_after) = (0, 0);
         if is_rolling {

@@ -1,9 +1,10 @@
-//! The real policy, step and outbox of up to a thousand nodes, on a backend, a network, clocks and disks that do what the worst
-//! ones do. Everything that happens follows from a seed, which a failure prints:
+//! Simulation of the real policy, step and outbox of up to a thousand nodes, with a backend, a
+//! network, clocks and disks that fail in the worst ways. All events follow from a seed, which a
+//! failure prints. `AGAIN_FLEET_TRACE=1` prints every step.
 //!
 //! ```text
-//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      that one; every step with AGAIN_FLEET_TRACE=1
-//! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation so many
+//! AGAIN_FLEET_SEED=17 cargo test -p again-fleet --test simulation      one seed
+//! AGAIN_FLEET_SEEDS=100000 cargo test -p again-fleet --test simulation N seeds
 //! ```
 
 mod backend;
@@ -31,7 +32,7 @@ use again_fleet::wire::name::{Name, Node};
 use again_test_support::Dice;
 use world::{Ev, MINUTE, Mutant, Notify, Odds, SECOND, World};
 
-/// How large a world is, and how long things happen in it.
+/// Size of a world, and how long events happen in it.
 struct Plan {
     nodes: u64,
     lasts: u64,
@@ -62,7 +63,7 @@ fn plan(seed: u64, dice: &mut Dice) -> Plan {
     }
 }
 
-/// Who fires at whom: rings, lines, fan-outs, and anything.
+/// Sets which nodes send triggers to which others: rings, chains, fan-outs, and random graphs.
 fn manifests(world: &mut World) {
     let names: Vec<Node> = world
         .machines
@@ -122,7 +123,7 @@ fn odds(dice: &mut Dice) -> Odds {
     }
 }
 
-/// Lives through one seed, and gives what was counted.
+/// Simulates one seed, and returns the counts.
 fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
     let mut dice = Dice::new(seed);
     let plan = plan(seed, &mut dice);
@@ -149,7 +150,8 @@ fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
     faults::heal(&mut world);
     let whole_since = world.now;
     world.promises.is_whole(whole_since, world.gone());
-    // Until the last trigger's time is over, by the clock that was most wrong: a run that was put off may fire late, and for longer.
+    // Until the last trigger's ttl is over, by the clock that was most wrong: a delayed run may
+    // send later, and with a longer ttl.
     let end = whole_since + 3 * plan.most_ttl + 110 * MINUTE;
     while world.now < end && !is_quiet(&world) {
         let until = world.now + 5 * MINUTE;
@@ -160,7 +162,7 @@ fn live(seed: u64, mutant: Option<Mutant>) -> BTreeMap<&'static str, u64> {
     world.promises.counts
 }
 
-/// Runs that others start, and people who fire and take back.
+/// Schedules runs that no trigger asked for, and people who send and cancel triggers.
 fn stir(world: &mut World, plan: &Plan) {
     for n in 0..world.machines.len() {
         world.machines[n].run_length = SECOND
@@ -183,7 +185,7 @@ fn stir(world: &mut World, plan: &Plan) {
         };
         world.after(at, n, event);
     }
-    // Whoever fires at all does so at least once.
+    // Each node with a manifest sends at least once.
     for n in 0..world.machines.len() {
         if !world.machines[n].manifest.is_empty() {
             let at = 5 * SECOND + world.dice.below(plan.lasts / 2);
@@ -192,7 +194,7 @@ fn stir(world: &mut World, plan: &Plan) {
     }
 }
 
-/// Commands that leave requests on disk, while their service is down.
+/// Schedules commands that leave requests on disk while their service is down.
 fn leave(world: &mut World, plan: &Plan) {
     for _ in 0..8 {
         let n = usize::try_from(world.dice.below(plan.nodes)).expect("small");
@@ -201,7 +203,7 @@ fn leave(world: &mut World, plan: &Plan) {
     }
 }
 
-/// Triggers that a node still sends, and selections that it has stored.
+/// Triggers that a node is still sending, and selections that it has stored.
 fn unsent_entries(world: &World, n: usize) -> impl Iterator<Item = &EntryId> {
     let service = world.machines[n].service.iter();
     let entries = service.flat_map(|service| service.state.entries());
@@ -226,19 +228,19 @@ fn is_quiet(world: &World) -> bool {
         && there.all(|n| world.is_published(n))
 }
 
-/// What stands in the backend for nodes that are there.
+/// Keys of triggers in the backend for nodes that are not decommissioned.
 fn registers(world: &World) -> impl Iterator<Item = Key> {
     let gone = world.gone();
     let keys = world.backend.keys(world.now);
     let keys = keys.filter_map(|key| Key::decode(key, &seal::namespace()).ok());
-    // What is dated ahead stays for a day.
+    // Triggers that are dated ahead stay for a day.
     let stays = |name: &Name| name.as_str().starts_with("name ");
     keys.filter(move |key| {
         matches!(key, Key::To { target, name, .. } if !gone.contains(target) && !stays(name))
     })
 }
 
-/// Nothing is left over: no entry, no register, no run that never comes to an end.
+/// Checks that nothing is left over: no entry, no trigger, and no run that never ends.
 fn at_rest(world: &World) {
     for n in 0..world.machines.len() {
         let machine = &world.machines[n];
@@ -272,7 +274,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Lives through all seeds, on all processors, and adds up what was counted.
+/// Simulates all seeds, on all processors, and adds up the counts.
 fn all(seeds: &[u64]) -> BTreeMap<&'static str, u64> {
     let (next, together) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
@@ -293,7 +295,8 @@ fn all(seeds: &[u64]) -> BTreeMap<&'static str, u64> {
     together.into_inner().expect("no panic")
 }
 
-/// Seeds in which happens what is rare: a number below a floor, and a target that counts as failed without an end.
+/// Seeds in which rare events happen: a number below a floor, and a target that counts as failed
+/// without an end.
 const RARE: [u64; 2] = [137, 269];
 
 #[test]
@@ -305,7 +308,7 @@ fn every_promise_is_kept() {
     };
     let together = all(&seeds);
     println!("{together:?}");
-    // What never happened proves nothing.
+    // An event that never happened proves nothing.
     for what in [
         "acted",
         "began in its turn",
@@ -361,7 +364,7 @@ fn every_promise_is_kept() {
     }
 }
 
-/// A protocol that is wrong is found, and soon.
+/// Checks that a deliberate error in the protocol is found within a hundred seeds.
 fn is_found(mutant: Mutant, words: &str) {
     let found = (0..100).find_map(|seed| {
         let panic = catch_unwind(|| live(seed, Some(mutant))).err()?;

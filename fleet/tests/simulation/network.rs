@@ -1,4 +1,4 @@
-//! The network between the nodes and the backend: requests, answers and events, of which each may be lost or late.
+//! Network between the nodes and the backend: each request, answer and event may be lost or late.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::backend::Value;
 use crate::seal;
 use crate::world::{Call, Ev, MINUTE, Op, SECOND, World};
 
-/// How long a request waits for its answer.
+/// Time for which a request waits for its answer.
 const TIMEOUT: u64 = 5 * SECOND;
 
 impl World {
-    /// Sends a request to the backend. Its answer comes, or does not.
+    /// Sends a request to the backend. The answer may be lost.
     pub fn call(&mut self, n: usize, call: Call, key: Key, op: Op) {
         self.count += 1;
         let number = self.count;
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Writes a value, and lets its watcher know.
+    /// Writes a value, and notifies the watcher of its key.
     pub fn put(&mut self, key: &Key, bytes: Vec<u8>, expires: u64) -> u64 {
         let text = key.encode(&seal::namespace());
         let value = self.backend.put(&text, bytes, expires);
@@ -81,7 +81,7 @@ impl World {
         self.past.push((key, bytes));
     }
 
-    /// Whether a node's connection leads to the backend that there is.
+    /// Whether a node's connection leads to the current life of the backend.
     pub fn has_backend(&self, n: usize) -> bool {
         let service = self.machines[n].service.as_ref();
         let connection = service.and_then(|service| service.connection);
@@ -145,7 +145,7 @@ impl World {
             && leads_to == backend
             && !is_lost
         {
-            // In their order.
+            // Changes arrive in order.
             service.watched = service.watched.max(now + delay);
             let (delay, life) = (service.watched - now, service.life);
             self.after(
@@ -237,7 +237,7 @@ impl World {
         self.after(MINUTE, n, Ev::Beat(life, number));
     }
 
-    /// Lists the registers for a node: what is missing is gone.
+    /// Lists a node's triggers; those that are missing are removed.
     pub fn list(&mut self, n: usize, life: u64) {
         let prefix = Prefix::To(&self.machines[n].name).encode(&seal::namespace());
         let mut values = Vec::new();
@@ -276,7 +276,7 @@ impl World {
         match service.connection {
             Some((number, _)) if number != connection => return,
             None => return,
-            // A beat that gets no answer finds out.
+            // A beat without an answer reveals it.
             Some((_, leads_to)) if !is_reachable || backend != (true, leads_to) => {
                 self.lose_connection(n);
                 return;
@@ -305,7 +305,8 @@ impl World {
         self.after(delay, n, Ev::Connect(life));
     }
 
-    /// What is no longer there is noticed within half a minute, what is refused at once.
+    /// Schedules the end of a connection within this time: half a minute if the peer has vanished,
+    /// immediately if it refuses.
     pub fn notice(&mut self, n: usize, within: u64) {
         let delay = self.dice.below(within);
         let cut = self.machines[n]

@@ -1,4 +1,4 @@
-//! What the protocol promises, checked while the world goes on and when it has come to rest.
+//! Promises of the protocol, checked during the simulation and at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,11 @@ use again_fleet::wire::trigger::{Ask, Trigger};
 
 use crate::world::MINUTE;
 
-/// As long as a sender may wait before it puts again what it believes delivered, and a little more.
+/// Time that a sender may wait before it sends again a trigger that it believes delivered, and a
+/// little more.
 const ENOUGH: u64 = 12 * MINUTE;
 
-/// A trigger of one target, by the request's id.
+/// Trigger for one target, by the request's id.
 type Asked = (Node, Id);
 
 #[derive(Debug, Clone)]
@@ -25,31 +26,33 @@ struct Firing {
     ttl: u64,
     is_clock_right: bool,
     is_promised: bool,
-    /// Whether a stored selection promises it.
+    /// Whether a stored selection promises the trigger.
     is_selected: bool,
 }
 
-/// What has been said and done so far, by all nodes.
+/// Record of what all nodes have published and done so far.
 #[derive(Debug, Default)]
 pub struct Promises {
     firings: BTreeMap<Asked, Firing>,
-    /// The request that stands for an older one as well.
+    /// Newer requests that each request was merged into.
     merged: BTreeMap<Asked, BTreeSet<Id>>,
     cancels: BTreeSet<Asked>,
-    /// The newest selection that each node has stored of each name.
+    /// Newest selection that each node has stored under each name.
     selections: BTreeMap<(Node, Name), Id>,
-    /// To how many nodes, beside those that were named, a stored selection was not sent.
+    /// Number of nodes, beside those that were logged by name, to which a stored selection was not
+    /// sent.
     refused: BTreeMap<Id, usize>,
     acted: BTreeMap<(Node, TriggerKey), u64>,
     acted_ids: BTreeSet<Asked>,
-    /// The last trigger of each sender and name that each node acted on.
+    /// Last trigger of each sender and name that each node acted on.
     last: BTreeMap<(Node, Node, String), TriggerKey>,
     settled: BTreeMap<(Node, TriggerKey), Outcome>,
-    /// The number with which each was sent last.
+    /// Number with which each trigger was last sent.
     numbers: BTreeMap<Asked, u64>,
     excused: BTreeSet<Asked>,
     told: BTreeMap<(Node, TriggerKey), BTreeSet<Outcome>>,
-    /// The targets of rolling runs, and where triggers have waited for their turn, and had it.
+    /// Targets of rolling runs, the triggers that have waited for their turn, and the targets that
+    /// had it.
     lists: BTreeMap<Id, BTreeSet<Node>>,
     waited: BTreeSet<Asked>,
     turns: BTreeMap<Id, BTreeSet<Node>>,
@@ -58,9 +61,9 @@ pub struct Promises {
     ahead: BTreeSet<Id>,
     /// Whether nothing ever breaks.
     pub is_faultless: bool,
-    /// From when on everything is whole, but for the nodes that are gone.
+    /// Time from which nothing is broken, and the nodes that were decommissioned by then.
     whole: Option<(u64, BTreeSet<Node>)>,
-    /// What was seen, so that a simulation in which nothing happens does not pass.
+    /// Number of events of each kind, so that a simulation in which nothing happens does not pass.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -69,7 +72,7 @@ impl Promises {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// A trigger is fired in a run, or by a person.
+    /// Records that a run, or a person, sends a trigger.
     pub fn fires(
         &mut self,
         (sender, target): (&Node, &Node),
@@ -89,7 +92,7 @@ impl Promises {
         self.firings.insert((target.clone(), id.clone()), firing);
     }
 
-    /// A request that waited on disk is sent with this ttl by its sender's clock.
+    /// Records that a request from the disk is sent with this ttl, by its sender's clock.
     pub fn ages(&mut self, of: &Id, at: u64, ttl: u64, is_clock_right: bool) {
         for (_, firing) in self.firings.iter_mut().filter(|((_, id), _)| id == of) {
             firing.is_clock_right &= is_clock_right;
@@ -99,7 +102,7 @@ impl Promises {
         }
     }
 
-    /// A service took a step.
+    /// Checks the actions of one step of a service.
     pub fn acts(&mut self, me: &Node, actions: &[Action], now: u64) {
         for action in actions {
             match action {
@@ -115,7 +118,8 @@ impl Promises {
         }
     }
 
-    /// A sender lets go only for what the target signed, or when the time is over.
+    /// Checks that a sender removes an entry only for a status from the target, or when the ttl is
+    /// over.
     fn lets_go(&self, me: &Node, entry: &EntryId, actions: &[Action]) {
         let EntryId::To(target, name) = entry else {
             return;
@@ -163,7 +167,7 @@ impl Promises {
                 self.count("no answer");
                 if let Some((since, gone)) = &self.whole {
                     let had_time = now > since + ENOUGH && !gone.contains(target);
-                    // It waited for its turn until its time was over.
+                    // A trigger that waited for its turn until its ttl was over is an exception.
                     let had_time = had_time && !self.waited.contains(&asked);
                     assert!(!had_time, "{target} never told what became of {id}");
                 }
@@ -212,7 +216,7 @@ impl Promises {
                 };
                 let key = (me.clone(), which);
                 if told.outcome == Outcome::Taken {
-                    // It may have come again with another number.
+                    // The trigger may have come again with another number.
                     assert!(
                         self.acted_ids.contains(&(me.clone(), told.id.clone())),
                         "{me} told that it took {key:?}, and did not"
@@ -223,7 +227,7 @@ impl Promises {
         }
     }
 
-    /// A client was told that it is delivered or kept.
+    /// Records that a client got the answer "delivered" or "kept".
     pub fn promise(&mut self, target: &Node, id: &Id) {
         self.count("promised");
         if let Some(firing) = self.firings.get_mut(&(target.clone(), id.clone())) {
@@ -231,14 +235,14 @@ impl Promises {
         }
     }
 
-    /// A client was told that the selection is stored.
+    /// Records that a client was told that the selection is stored.
     pub fn stores(&mut self, id: &Id) {
         if self.selections.values().any(|newest| newest == id) {
             self.selects(id, None, true);
         }
     }
 
-    /// A selection promises that its nodes get the trigger, or this one; or no longer.
+    /// Records whether a selection promises the trigger to its nodes, or to this one.
     pub fn selects(&mut self, of: &Id, node: Option<&Node>, is_selected: bool) {
         for ((target, id), firing) in &mut self.firings {
             if id == of && *target != firing.sender && node.is_none_or(|node| node == target) {
@@ -247,7 +251,7 @@ impl Promises {
         }
     }
 
-    /// A node takes back what it has sent.
+    /// Records that a node cancels triggers that it has sent.
     pub fn takes_back(&mut self, me: &Node, what: &Back) {
         match what {
             Back::Id(id) => self.selects(id, None, false),
@@ -259,7 +263,8 @@ impl Promises {
         }
     }
 
-    /// A service logs something: that a selection is not sent to a node, and so many more, is as good as sending it.
+    /// Records a line of a service's log: reporting that a selection is not sent to a node, and to
+    /// how many others, is as good as sending it.
     pub fn logs(&mut self, text: &str) {
         if let Some((before, after)) = text.split_once(") is not sent to ")
             && let Some((_, id)) = before.rsplit_once("(id ")
@@ -274,7 +279,8 @@ impl Promises {
         }
     }
 
-    /// A trigger was fired in a run: it carries every origin of the run on, with one hop more, or that origin went too far.
+    /// Checks that a trigger that a run sent carries on every origin of the run, with one hop more,
+    /// unless that origin has reached the hop limit.
     pub fn carries(&mut self, trigger: &Trigger, truth: &Lineage, limit: usize) {
         for origin in &truth.0 {
             let carried = trigger.lineage.0.iter().find(|o| o.id == origin.id);
@@ -291,7 +297,7 @@ impl Promises {
         self.count("fired in a run");
     }
 
-    /// A request was refused for its hops.
+    /// Checks that a request was refused only for its hops.
     pub fn stopped(&mut self, target: &Node, truth: &Lineage, why: &str, limit: usize) {
         assert!(
             !truth.0.is_empty() && truth.0.iter().all(|origin| origin.hops() >= limit),
@@ -305,7 +311,7 @@ impl Promises {
         self.count("stopped by hops");
     }
 
-    /// A tool recorded a trigger: it will be acted on.
+    /// Checks a trigger that a tool recorded: it will be acted on.
     pub fn records(&mut self, me: &Node, which: &TriggerKey) {
         self.count("acted");
         assert!(
@@ -328,7 +334,7 @@ impl Promises {
         }
     }
 
-    /// Those who take have settled a trigger otherwise.
+    /// Checks a trigger for which the executor settled on another outcome than to accept it.
     pub fn settles(
         &mut self,
         me: &Node,
@@ -383,19 +389,20 @@ impl Promises {
         }
     }
 
-    /// A target did not take a trigger, because names of its sender with higher numbers had to make room. Somebody with the sender's
-    /// key gave these, so that the sender does not know them.
+    /// Records that a target rejected a trigger because names of its sender with higher numbers had
+    /// displaced its own. Somebody else with the sender's key has sent these, so the sender does
+    /// not know them.
     pub fn is_below_a_floor(&mut self, me: &Node, trigger: &Trigger) {
         self.count("below a floor");
         self.excused.insert((me.clone(), trigger.id.clone()));
     }
 
-    /// Somebody with a sender's key has dated a trigger far ahead.
+    /// Records that somebody with a sender's key has dated a trigger far ahead.
     pub fn is_ahead(&mut self, id: &Id) {
         self.ahead.insert(id.clone());
     }
 
-    /// A trigger waits for its turn in a rolling run.
+    /// Records that a trigger waits for its turn in a rolling run.
     pub fn queues(&mut self, me: &Node, which: &TriggerKey) {
         self.count("queued");
         self.waited.insert((me.clone(), which.id.clone()));
@@ -407,7 +414,7 @@ impl Promises {
         told.any(|(_, outcomes)| outcomes.iter().any(|outcome| is_it(*outcome)))
     }
 
-    /// A target begins in its turn, although these have failed.
+    /// Checks that a target may begin in its turn, although these nodes have failed.
     pub fn begins(&mut self, me: &Node, trigger: &Trigger, mut failed: BTreeSet<Node>) {
         let (id, most) = (&trigger.id, trigger.stop_after as usize);
         self.count("began in its turn");
@@ -431,7 +438,8 @@ impl Promises {
         self.turns.entry(id.clone()).or_default().insert(me.clone());
     }
 
-    /// A target does not begin, because these have failed, or have begun and are missing.
+    /// Checks that a target may not begin, because these nodes have failed, or have begun and are
+    /// missing.
     pub fn halts(
         &mut self,
         me: &Node,
@@ -462,7 +470,8 @@ impl Promises {
         self.halted.insert((me.clone(), id.clone()));
     }
 
-    /// A target has looked at the others since then: each of them may be missing for a minute.
+    /// Checks that a target has not observed the others for too long: each of them may be missing
+    /// for a minute.
     pub fn looks(&self, me: &Node, id: &Id, since: u64, now: u64) {
         if let Some((whole, _)) = &self.whole {
             let targets = self.lists.get(id).map_or(0, BTreeSet::len) as u64;
@@ -474,7 +483,7 @@ impl Promises {
         }
     }
 
-    /// A target removed a register from the backend.
+    /// Checks that the target may remove a trigger from the backend.
     pub fn removes(&mut self, me: &Node, trigger: &Trigger) {
         self.count("removed");
         let key = (me.clone(), TriggerKey::from(trigger));
@@ -484,12 +493,13 @@ impl Promises {
         assert!(is_known, "{me} removed {:?} before it was recorded", key.1);
     }
 
-    /// Nothing breaks any more.
+    /// Records that from this time on, nothing breaks.
     pub fn is_whole(&mut self, since: u64, gone: BTreeSet<Node>) {
         self.whole = Some((since, gone));
     }
 
-    /// The world has been whole for long: what was promised before this time, and could still be taken, was acted on.
+    /// Checks, after a long time without faults, that each trigger that was promised before and
+    /// could still be accepted was acted on.
     pub fn at_rest(&self) {
         let (since, gone) = self.whole.as_ref().expect("whole");
         let enough = since + ENOUGH;
@@ -521,7 +531,8 @@ impl Promises {
         }
     }
 
-    /// Whether somebody acted on it, or on what stood for it, or its target had a reason not to.
+    /// Whether a node acted on the trigger, or on one that it was merged into, or its target had a
+    /// reason not to.
     fn is_done(&self, target: &Node, id: &Id) -> bool {
         let mut open = vec![id.clone()];
         let mut seen = BTreeSet::new();

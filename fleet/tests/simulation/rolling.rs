@@ -1,5 +1,6 @@
-//! Rolling runs: each target's place in the backend, and the real policy by which it begins when its turn comes. The places are
-//! simpler than real ones, which have a simulation of their own: one write, kept alive while its node reaches the backend.
+//! Rolling runs: each target's queue position in the backend, and the real policy that decides when
+//! its turn comes. The positions are simpler than real ones, which have a simulation of their own:
+//! one write, renewed while its node reaches the backend.
 
 use std::collections::BTreeSet;
 
@@ -14,12 +15,12 @@ use again_fleet::wire::trigger::Trigger;
 use crate::seal;
 use crate::world::{Ev, MINUTE, Mutant, SECOND, World};
 
-/// How long a place outlives its node.
+/// Time for which a queue position outlives its node.
 const LEASE: u64 = MINUTE;
-/// How often a node looks at the line in which it stands.
+/// Interval between a node's checks of the queue.
 const PAUSE: u64 = 2 * SECOND;
 
-/// A trigger that waits for its turn.
+/// State of a trigger that waits for its turn.
 #[derive(Default)]
 pub struct Waiter {
     parallel: u32,
@@ -27,15 +28,15 @@ pub struct Waiter {
     look: Option<Look>,
 }
 
-/// A target counts the others that have failed.
+/// Count by a target of the others that have failed.
 struct Look {
     count: Count,
     since: u64,
     due: u64,
     is_new: bool,
-    /// Failures that were read.
+    /// Nodes whose failures were read.
     read: BTreeSet<Node>,
-    /// Those that stood in the backend when this look began.
+    /// Nodes whose failures were stored in the backend when this count began.
     stored: BTreeSet<Node>,
 }
 
@@ -49,7 +50,7 @@ impl World {
         Key::Slot { group, node }.encode(&seal::namespace())
     }
 
-    /// A trigger waits for its turn from now on.
+    /// Queues a trigger until its turn.
     pub fn queue(&mut self, n: usize, which: TriggerKey, parallel: u32) {
         self.promises.queues(&self.machines[n].name, &which);
         let machine = &mut self.machines[n];
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    /// Keeps a node's places, and sees whose turn has come.
+    /// Renews a node's queue positions, and starts the triggers whose turn has come.
     pub fn roll(&mut self, n: usize, life: u64) {
         let now = self.now;
         let Some(service) = self.service(n, life) else {
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// Keeps the places that are still needed alive, and leaves the others.
+    /// Renews the queue positions that are still needed, and removes the others.
     fn keep_places(&mut self, n: usize) {
         if !self.has_backend(n) {
             return;
@@ -180,7 +181,7 @@ impl World {
         }
     }
 
-    /// One step of a target's count of the others.
+    /// Takes one step of a target's count of the others.
     fn look(
         &mut self,
         n: usize,
@@ -217,7 +218,7 @@ impl World {
                 let failed = failed.chain(look.read).collect();
                 self.begin(n, which, trigger, failed);
             }
-            // Its place was lost meanwhile.
+            // The queue position was lost meanwhile.
             Effect::Begin => {}
             Effect::Halt { failed, missing } => {
                 let most = trigger.stop_after as usize;
@@ -254,7 +255,7 @@ impl World {
         waiters.get_mut(which).expect("it waits").look = Some(look);
     }
 
-    /// The targets of a run whose failures stand in the backend.
+    /// Targets of a run whose failures are stored in the backend.
     fn failures(&mut self, id: &Id) -> BTreeSet<Node> {
         let stories = Prefix::Stories(None).encode(&seal::namespace());
         let stories = self.backend.list(&stories, self.now);

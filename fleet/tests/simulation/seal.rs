@@ -1,4 +1,5 @@
-//! Values as they stand in the backend: real envelopes, under signatures that only say who signed.
+//! Values as the backend stores them: real envelopes, whose signatures only contain the signer's
+//! name.
 
 use again_fleet::policy::accept::Extensions;
 use again_fleet::policy::judge::Signed;
@@ -36,7 +37,7 @@ fn verify(seal: &Seal<'_>) -> Result<Node, Malformed> {
     String::from_utf8_lossy(seal.certificate).parse()
 }
 
-/// What an entry puts at one of its keys.
+/// Returns the value that an entry puts at one of its keys.
 pub fn value(me: &Node, content: &Content, key: &Key) -> Vec<u8> {
     match (content, key) {
         (Content::Node(inventory), _) => write(me, inventory),
@@ -63,12 +64,12 @@ fn open<T: Body>(bytes: &[u8]) -> Result<(Node, T), Malformed> {
     Envelope::parse(bytes).and_then(|envelope| envelope.open(&namespace(), verify))
 }
 
-/// A trigger that one node has signed.
+/// Seals a trigger as this node.
 pub fn trigger(me: &Node, trigger: &Trigger) -> Vec<u8> {
     write(me, trigger)
 }
 
-/// A register for a node, as its service finds it.
+/// Returns a trigger for a node, as its service reads it.
 pub fn found(bytes: &[u8]) -> Found {
     match open(bytes) {
         Ok((signer, trigger)) => Found::Good(Signed {
@@ -85,7 +86,7 @@ pub fn told(bytes: &[u8]) -> Option<TriggerStatus> {
     (signer == told.target).then_some(told)
 }
 
-/// What a node has signed at its own key.
+/// Reads the inventory that a node has signed at its own key.
 pub fn inventory(node: &Node, bytes: &[u8]) -> Result<Inventory, Malformed> {
     match open::<Inventory>(bytes)? {
         (signer, inventory) if (&signer, &inventory.node) == (node, node) => Ok(inventory),
@@ -93,7 +94,7 @@ pub fn inventory(node: &Node, bytes: &[u8]) -> Result<Inventory, Malformed> {
     }
 }
 
-/// What a value says about a rolling run, if the node whose key it is has signed it for there.
+/// Reads a fact about a rolling run, if the node that owns the key has signed it for that key.
 pub fn fact(key: &Key, bytes: &[u8]) -> Option<Fact> {
     match key {
         Key::Targets { sender, .. } => {

@@ -1,5 +1,5 @@
-//! What stands for `again` on a node: it records triggers, runs Puppet for them, and knows where a run came from. All of it is
-//! on disk with one rename, and survives everything.
+//! Simulated `again` of a node: it records triggers, runs Puppet for them, and knows the origins of
+//! a run. All of its state is written to disk with one rename, and survives every fault.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::{Id, Name, Node};
 use again_fleet::wire::outcome::Outcome;
 
-/// A trigger that was recorded.
+/// Recorded trigger.
 #[derive(Debug, Clone)]
 pub struct Order {
     pub which: TriggerKey,
     pub lineage: Lineage,
-    /// Base and delta: a run that starts from here on does its job.
+    /// Time after base and delta: a run that starts from then on satisfies the trigger.
     pub ready: u64,
-    /// When a run is started for it, if none did its job.
+    /// Time at which a run is started for the trigger, if none has satisfied it.
     pub due: u64,
 }
 
@@ -24,9 +24,9 @@ pub struct Order {
 #[derive(Debug, Clone)]
 pub struct Run {
     pub number: u64,
-    /// What `again status` says of where it comes from.
+    /// Origins that `again status` reports for the run.
     pub lineage: Lineage,
-    /// Where it truly comes from.
+    /// True origins of the run.
     pub truth: Lineage,
     pub orders: Vec<Order>,
 }
@@ -34,7 +34,7 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct Tool {
     pub is_disabled: bool,
-    /// The highest number of each sender and name that was recorded.
+    /// Highest number that was recorded of each sender and name.
     pub recorded: BTreeMap<(Node, Name), TriggerKey>,
     pub pending: Vec<Order>,
     pub running: Option<Run>,
@@ -43,7 +43,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Records triggers that were handed over together.
+    /// Records triggers that were handed over together; returns those that are new.
     pub fn record(&mut self, orders: Vec<Order>, knows_numbers: bool) -> Vec<TriggerKey> {
         let mut new = Vec::new();
         for order in orders {
@@ -59,14 +59,14 @@ impl Tool {
         new
     }
 
-    /// Whether it shows a trigger of this id.
+    /// Whether the history or the records show a trigger of this id.
     pub fn has(&self, id: &Id) -> bool {
         let history = self.history.iter().map(|(which, ..)| which);
         let mut shown = history.chain(self.recorded.values());
         shown.any(|which| which.id == *id)
     }
 
-    /// When it starts a run by itself.
+    /// Time at which the tool starts a run for a trigger.
     pub fn due(&self) -> Option<u64> {
         self.pending
             .iter()
@@ -75,7 +75,7 @@ impl Tool {
             .filter(|_| self.running.is_none())
     }
 
-    /// A run starts: by itself, or because somebody else started it. It does the job of all that is ready.
+    /// Starts a run, for a trigger or not. It satisfies all triggers that are ready.
     pub fn start(&mut self, now: u64, by_itself: bool, keeps_satisfied: bool) {
         if self.running.is_some() {
             return;
@@ -108,7 +108,7 @@ impl Tool {
         });
     }
 
-    /// The run ends, or the machine did.
+    /// Ends the run, with this outcome.
     pub fn end(&mut self, outcome: Outcome) {
         for order in self
             .running

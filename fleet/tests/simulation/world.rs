@@ -1,4 +1,4 @@
-//! Nodes, a backend, a network and a clock; everything that happens, happens here, one thing at a time.
+//! World of nodes, a backend, a network and a clock, in which one event happens at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,31 +30,32 @@ use again_test_support::Dice;
 
 pub const SECOND: u64 = 1000;
 pub const MINUTE: u64 = 60 * SECOND;
-/// The wall clock when everything begins.
+/// Wall clock when the simulation begins.
 pub const EPOCH: u64 = 1_800_000_000_000;
 
-/// A protocol that is wrong on purpose: the checkers have to find it.
+/// Protocol with a deliberate error, which the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// A register is removed when it is handed over.
+    /// The sender removes a trigger when it is handed over.
     RemovesFirst,
-    /// Nobody remembers numbers.
+    /// No executor remembers numbers.
     ForgetsNumbers,
-    /// A run that was started by somebody else does not carry the hops of what it satisfied.
+    /// A run that was not started for a trigger does not carry on the hops of the triggers that it
+    /// satisfied.
     LosesSatisfied,
-    /// A target of a rolling run takes note of no failure.
+    /// A target of a rolling run ignores failures.
     IgnoresFailures,
     /// A reader forgets the nodes that the backend has lost.
     ForgetsLostNodes,
-    /// A reader takes older facts than it has read before.
+    /// A reader accepts facts older than those that it has read before.
     TakesOlderFacts,
-    /// Selections are resolved with one node.
+    /// Selections are resolved without one node.
     HidesNodes,
-    /// Requests that wait on disk are removed before they are sent.
+    /// Requests on disk are removed before they are sent.
     LosesRequests,
 }
 
-/// How often things go wrong, out of 100,000.
+/// Probabilities of faults, out of 100,000.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Odds {
     /// A service is killed before an action.
@@ -63,7 +64,7 @@ pub struct Odds {
     pub power: u64,
     /// The executor is killed at one of its steps.
     pub take: u64,
-    /// The disk does not take the executor's ledger.
+    /// The disk cannot store the executor's ledger.
     pub refuse: u64,
     /// A request, an answer or an event is lost.
     pub lose: u64,
@@ -71,12 +72,12 @@ pub struct Odds {
     pub late: u64,
 }
 
-/// What a run on a node fires.
+/// Trigger that the runs of a node send.
 #[derive(Debug, Clone)]
 pub struct Notify {
     pub targets: Vec<Node>,
     pub name: Name,
-    /// In so many runs out of a thousand.
+    /// Probability per run, out of a thousand.
     pub permille: u64,
 }
 
@@ -99,43 +100,43 @@ pub enum Call {
     },
 }
 
-/// Something that will happen on a node.
+/// Event that will happen on a node.
 #[derive(Debug, Clone)]
 pub enum Ev {
-    /// To this life of its service.
+    /// Input for the service, in this life of it.
     Service(u64, Event),
     Tick(u64),
     Connect(u64),
-    /// Its connection turns out to be dead.
+    /// The service's connection turns out to be dead.
     Cut(u64, u64),
-    /// It lists again, as it does with every beat of its lease.
+    /// The service lists its triggers again, as with every beat of its lease.
     Beat(u64, u64),
     Watch(u64, u64, Key, Option<Value>),
-    /// A request comes to this life of the backend.
+    /// A request reaches this life of the backend.
     Arrive(u64, u64, u64, Key, Op),
-    /// With the revision of a write; nothing if no answer came in time.
+    /// An answer with the revision of a write; nothing if none came in time.
     Reply(u64, u64, Option<u64>),
     Take(u64, Vec<Vec<u8>>),
-    /// It looks at the rolling runs of which it is a target.
+    /// The node checks the rolling runs of which it is a target.
     Roll(u64),
     StartService,
     PowerOn,
-    /// The tool looks whether a run is due.
+    /// The tool checks whether a run is due.
     Tool,
     RunEnds(u64),
-    /// Somebody else starts a run.
+    /// A run starts that no trigger has asked for.
     Cron,
-    /// Somebody fires, or takes back.
+    /// A person sends or cancels a trigger.
     Person,
-    /// The service is down, and somebody leaves a request on disk.
+    /// The service is down, and a command leaves a request on disk.
     Leave,
-    /// The executor removes that, if this life of the service still lasts.
+    /// The executor removes a request from the disk, if this life of the service still lasts.
     Removed(u64, Id),
     /// The backend comes back.
     BackendUp,
-    /// The network is whole again, the clock right, the node enabled.
+    /// The network works again, the clock is right, and the node is enabled.
     Mended,
-    /// Something breaks somewhere.
+    /// A fault happens somewhere.
     Fault,
 }
 
@@ -143,16 +144,16 @@ pub struct Service {
     pub state: State,
     pub life: u64,
     pub outbox: Outbox<CrashDisk>,
-    /// The number of the connection, and the life of the backend that it leads to.
+    /// Number of the connection, and the life of the backend that it leads to.
     pub connection: Option<(u64, u64)>,
     pub known: BTreeSet<Place>,
     pub calls: BTreeMap<u64, Call>,
     pub watched: u64,
     pub ticks: Option<u64>,
     pub history: usize,
-    /// Since when it is connected.
+    /// Time at which the service connected.
     pub reached: u64,
-    /// Triggers that wait for their turn, and when it looks at them next.
+    /// Triggers that wait for their turn.
     pub waiters: BTreeMap<TriggerKey, Waiter>,
     pub rolls: Option<u64>,
 }
@@ -161,9 +162,9 @@ pub struct Service {
 #[derive(Debug, Clone)]
 pub struct Left {
     pub request: Request,
-    /// When it was left, by the node's wall clock.
+    /// Node's wall clock when the request was left.
     pub at: Walltime,
-    /// When its time is over as it was sent last, in milliseconds.
+    /// End of the ttl with which the request was last sent, in milliseconds.
     pub ends: Option<u64>,
 }
 
@@ -175,7 +176,7 @@ pub struct Machine {
     pub is_reachable: bool,
     pub boot: u64,
     pub booted: u64,
-    /// How far the clock is off, in milliseconds.
+    /// Error of the clock, in milliseconds.
     pub clock: i64,
     pub was_clock_wrong: bool,
     pub disk: CrashDisk,
@@ -184,11 +185,11 @@ pub struct Machine {
     pub service: Option<Service>,
     pub manifest: Vec<Notify>,
     pub run_length: u64,
-    /// The triggers for which it has places in rolling runs.
+    /// Triggers for which the node has queue positions in rolling runs.
     pub places: BTreeSet<TriggerKey>,
     pub reader: Reader,
     pub left: Vec<Left>,
-    /// How often its facts have changed.
+    /// Number of changes of the node's facts.
     pub facts: u64,
 }
 
@@ -197,16 +198,16 @@ pub struct World {
     pub dice: Dice,
     pub odds: Odds,
     pub mutant: Option<Mutant>,
-    /// Prints every step.
+    /// Whether every step is printed.
     pub is_traced: bool,
     pub backend: Backend,
     pub machines: Vec<Machine>,
     pub promises: Promises,
     /// Whether nodes publish facts and read those of others.
     pub has_facts: bool,
-    /// Values that once stood at keys of which only their node has rights.
+    /// Earlier values of keys that only their own node may write.
     pub past: Vec<(Key, Vec<u8>)>,
-    /// The longest ttl that is asked for.
+    /// Longest ttl of any request.
     pub most_ttl: u64,
     pub queue: BTreeMap<(u64, u64), (usize, Ev)>,
     pub count: u64,
@@ -223,7 +224,7 @@ impl World {
             rules: Rules {
                 me: name.clone(),
                 accept: Accept {
-                    // Manifests notify their own nodes too, which "*" does not accept.
+                    // Manifests notify their own nodes too, which "*" does not match.
                     from: ["*", name.as_str()]
                         .map(|from| from.parse().expect("a pattern"))
                         .to_vec(),
@@ -288,7 +289,7 @@ impl World {
             .insert((self.now + delay, self.count), (n, event));
     }
 
-    /// Nothing breaks any more.
+    /// Cancels all further faults.
     pub fn cancel_faults(&mut self) {
         self.queue
             .retain(|_, (_, event)| !matches!(event, Ev::Fault));
@@ -298,7 +299,7 @@ impl World {
         times > 0 && self.dice.below(100_000) < times
     }
 
-    /// Lets the next thing happen, if it does before that time.
+    /// Lets the next event happen if it is due before `end`.
     pub fn next(&mut self, end: u64) -> bool {
         let Some(entry) = self
             .queue
@@ -388,7 +389,7 @@ impl World {
         }
     }
 
-    /// Gives an event to a node's service, and does what it wants done.
+    /// Passes an event to a node's service, and carries out the actions that result.
     pub fn feed(&mut self, n: usize, event: Event) {
         let now = self.moment(n);
         let Some(service) = self.machines[n].service.as_mut() else {
@@ -424,7 +425,8 @@ impl World {
         let Some(at) = wakes(&service.state) else {
             return;
         };
-        // Not before the whole millisecond is over.
+        // A tick is never earlier than the service asked for, so the time is rounded up to a
+        // millisecond.
         let at = (booted + at.nanos().div_ceil(1_000_000)).max(now);
         if service.ticks.is_none_or(|ticks| at < ticks) {
             service.ticks = Some(at);
@@ -456,7 +458,7 @@ impl World {
             }
             Action::Remove { place, revision } => {
                 let key = self.key_of(n, &place);
-                // Its revision would mean something else to the next backend.
+                // The revision would mean something else to the next backend.
                 let has_backend = self.machines[n].service.as_ref().expect("alive").connection;
                 assert!(has_backend.is_some(), "{key:?} is to go from no backend");
                 self.call(
@@ -567,7 +569,7 @@ impl World {
     }
 }
 
-/// What a node publishes: it is selected as long as the environment is `production`.
+/// Inventory that a node publishes: selections match it while the environment is `production`.
 pub fn inventory(node: &Node) -> Inventory {
     Inventory {
         node: node.clone(),

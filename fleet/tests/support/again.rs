@@ -1,4 +1,4 @@
-//! `again`, built with the feature `shift-clock`: the helper of a node whose clock is wrong.
+//! `again`, built with the feature `shift-clock`, for a node whose clock is wrong.
 
 fn main() -> std::process::ExitCode {
     let exit = again::main(std::env::args_os().collect());

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// The files that `ca.rb` makes: a Puppet CA's and its nodes', and bad ones.
+/// Files that `ca.rb` makes: those of a Puppet CA and its nodes, and invalid ones.
 pub struct Ca {
     dir: PathBuf,
-    /// Removes the directory when this program has ended, however it ended: its standard input ends then.
+    /// Process that removes the directory when its standard input ends, thus when this program has
+    /// ended in any way.
     _broom: Child,
 }
 
 impl Ca {
-    /// Those of this test program, made at the first call; two seconds.
+    /// Returns the files of this test program, made at the first call; that takes two seconds.
     pub fn get() -> &'static Ca {
         static CA: OnceLock<Ca> = OnceLock::new();
         CA.get_or_init(|| {

@@ -1,5 +1,6 @@
-//! A disk that can crash: what stands in a file survives after the file was synced, a name after its directory was.
-//! Of everything else, it depends on the dice what survives, and of a file also how much.
+//! Disk that can crash. The contents of a file survive once the file was synced, a name once its
+//! directory was synced. For everything else, the random numbers decide whether it survives, and
+//! how much of a file does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ struct Content {
     synced: Vec<u8>,
 }
 
-/// The disk, shared by those who look at it from outside.
+/// Disk whose clones share one state, so that a test can examine it from outside.
 #[derive(Debug, Clone, Default)]
 pub struct CrashDisk(Rc<RefCell<Inner>>);
 
@@ -26,26 +27,26 @@ struct Inner {
     contents: Vec<Content>,
     names: BTreeMap<String, usize>,
     synced_names: BTreeMap<String, usize>,
-    /// How many steps have been asked for.
+    /// Number of steps requested so far.
     steps: usize,
-    /// The step before which the machine stops.
+    /// Step before which the machine stops.
     stops: Option<usize>,
 }
 
 impl CrashDisk {
-    /// How many steps have been asked for.
+    /// Returns the number of steps requested so far.
     #[allow(dead_code)]
     pub fn steps(&self) -> usize {
         self.0.borrow().steps
     }
 
-    /// Stops before that step: it and all later ones fail, and change nothing.
+    /// Stops before the given step: this step and all later ones fail, and change nothing.
     #[allow(dead_code)]
     pub fn stop_before(&self, step: usize) {
         self.0.borrow_mut().stops = Some(step);
     }
 
-    /// What survives a crash; the disk works again.
+    /// Crashes: discards everything that does not survive; the disk works again.
     pub fn crash(&self, dice: &mut Dice) {
         let inner = &mut *self.0.borrow_mut();
         inner.stops = None;

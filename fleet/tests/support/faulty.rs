@@ -1,4 +1,4 @@
-//! A backend that loses calls and answers, as a plan says.
+//! Backend that loses calls and answers according to a plan.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use again_fleet::backend::{Backend, Change, Error, Feed, Limit, List, Value};
 
-/// What is called.
+/// Kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
     /// [`Backend::list`] and [`Backend::latest`].
@@ -28,31 +28,31 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether it changes the store.
+    /// Whether the call changes the store.
     fn writes(self) -> bool {
         matches!(self, Call::Put | Call::Create | Call::Remove | Call::Lease)
     }
 }
 
-/// What becomes of a call.
+/// Fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// It is done.
+    /// The call succeeds.
     None,
-    /// It never arrives, and that is known.
+    /// The call never arrives, and the caller knows it.
     Unreachable,
-    /// It never arrives, and that is not known.
+    /// The call never arrives, and the caller does not know whether it did.
     Lost,
-    /// It is done, but the answer never arrives.
+    /// The call succeeds, but its answer never arrives.
     Unanswered,
-    /// It is done later.
+    /// The call is carried out after this delay.
     Late(Duration),
 }
 
-/// Decides about each call.
+/// Function that decides the fate of each call.
 pub type Plan = Rc<RefCell<dyn FnMut(Call) -> Fault>>;
 
-/// A client whose calls go as planned.
+/// Client whose calls follow a plan.
 #[derive(Clone)]
 pub struct Faulty<E> {
     backend: E,
@@ -60,13 +60,13 @@ pub struct Faulty<E> {
 }
 
 impl<E> Faulty<E> {
-    /// This client of a backend, with a plan.
+    /// Wraps a client of a backend, with a plan.
     pub fn new(backend: E, plan: Plan) -> Self {
         Faulty { backend, plan }
     }
 }
 
-/// Makes the call as the plan has it.
+/// Carries out a call according to the plan.
 async fn call<T>(
     plan: &Plan,
     what: Call,
@@ -201,7 +201,7 @@ impl<E: Backend> Backend for Faulty<E> {
     }
 }
 
-/// Changes, as they come, unless the plan has it otherwise.
+/// Feed of changes, with faults according to the plan.
 pub struct Following<F> {
     feed: F,
     plan: Plan,
@@ -210,7 +210,7 @@ pub struct Following<F> {
 impl<F: Feed> Feed for Following<F> {
     async fn next(&mut self) -> Result<Change, Error> {
         let change = self.feed.next().await?;
-        // Whatever the fault, a feed that lost one change has none to offer any more.
+        // After any fault, a feed that has lost one change yields no more.
         match (self.plan.borrow_mut())(Call::Next) {
             Fault::None | Fault::Late(_) => Ok(change),
             _ => Err(Error::Unreachable("the connection broke".to_owned())),

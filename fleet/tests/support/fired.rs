@@ -1,4 +1,4 @@
-//! Triggers as another node fires them.
+//! Triggers as another node sends them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use again_fleet::wire::trigger::{Ask, Trigger};
 
 use crate::ca::Ca;
 
-/// A trigger for lb1.test, fired now by `sender`, with an id of its own.
+/// Returns a trigger for lb1.test that `sender` sends now, with a unique id.
 pub fn trigger(sender: &str) -> Trigger {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now()
@@ -44,7 +44,7 @@ pub fn trigger(sender: &str) -> Trigger {
     }
 }
 
-/// Sealed together by the key of this certificate.
+/// Seals triggers together with the key of this certificate.
 pub fn sealed(signer: &str, namespace: &str, triggers: &[Trigger]) -> Vec<Vec<u8>> {
     let own = own(signer);
     let namespace = namespace.parse().expect("a namespace");
@@ -54,7 +54,7 @@ pub fn sealed(signer: &str, namespace: &str, triggers: &[Trigger]) -> Vec<Vec<u8
     seal(&drafts.collect::<Vec<_>>(), |message| own.sign(message)).expect("sealed")
 }
 
-/// Anything as this node signs it.
+/// Seals any content as this node does.
 pub fn sealed_as(signer: &str, what: &impl Content) -> Vec<u8> {
     let own = own(signer);
     let namespace = "test".parse().expect("a namespace");
@@ -71,12 +71,12 @@ fn own(signer: &str) -> Own {
     own.expect("a certificate and its key")
 }
 
-/// A trigger as this node signs it.
+/// Seals a trigger as this node does.
 pub fn by(signer: &str, trigger: &Trigger) -> Vec<u8> {
     sealed_as(signer, trigger)
 }
 
-/// The same without anybody's signature.
+/// Seals a trigger with an empty signature.
 pub fn unsigned(trigger: &Trigger) -> Vec<u8> {
     let draft = Draft::new(&"test".parse().expect("a namespace"), trigger).expect("a draft");
     let nobody = |_: &[u8]| Ok::<_, Malformed>(Signature::default());

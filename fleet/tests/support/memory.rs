@@ -1,4 +1,5 @@
-//! A backend in memory. Its clones are clients of one store; its time is tokio's, which a test can stop.
+//! Backend in memory. Its clones are clients of one store; its time is tokio's, which a test can
+//! stop.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -14,10 +15,10 @@ use again_fleet::backend::{
     Backend, Change, Error, Feed, Limit, List, Times, Value, is_below, is_latest,
 };
 
-/// The largest value, as NATS has it by default.
+/// Maximum size of a value in bytes, NATS's default.
 const LARGEST: usize = 1 << 20;
 
-/// A client.
+/// Client of the store.
 #[derive(Clone)]
 pub struct Memory {
     store: Rc<Store>,
@@ -33,10 +34,10 @@ struct Store {
 struct State {
     revision: u64,
     values: BTreeMap<String, Held>,
-    /// All changes after `compacted`.
+    /// All changes after revision `compacted`.
     log: VecDeque<Change>,
     compacted: u64,
-    /// The leases, and when each ends.
+    /// Leases, with the time at which each expires.
     leases: BTreeMap<u64, Instant>,
     next_lease: u64,
 }
@@ -53,7 +54,7 @@ enum Ends {
 }
 
 impl Memory {
-    /// A new store, and a client of it.
+    /// Creates a new store, and a client of it.
     pub fn new(times: Times) -> Memory {
         let store = Store {
             state: RefCell::default(),
@@ -65,7 +66,7 @@ impl Memory {
         }
     }
 
-    /// Forgets all changes so far: who follows from an older revision is told so.
+    /// Drops all changes so far: a watch from an older revision gets an error.
     pub fn compact(&self) {
         let mut state = self.store.state.borrow_mut();
         state.compacted = state.revision;
@@ -74,13 +75,13 @@ impl Memory {
         self.store.changed.notify_waiters();
     }
 
-    /// Throws everything away; revisions begin anew.
+    /// Removes all data; revisions begin again at one.
     pub fn wipe(&self) {
         *self.store.state.borrow_mut() = State::default();
         self.store.changed.notify_waiters();
     }
 
-    /// Does something to the state as it is now.
+    /// Applies a function to the state after expiring what has ended.
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.store.state.borrow_mut();
         state.expire(Instant::now());
@@ -111,7 +112,7 @@ impl State {
         over.iter().for_each(|key| self.remove(key));
     }
 
-    /// When something ends next.
+    /// Time at which the next value or lease expires.
     fn ends(&self) -> Option<Instant> {
         let at = self.values.values().filter_map(|held| {
             if let Ends::At(at) = held.ends {
@@ -326,7 +327,7 @@ impl Backend for Memory {
     }
 }
 
-/// Changes, as they come.
+/// Feed of changes.
 pub struct Followed {
     memory: Memory,
     prefix: String,

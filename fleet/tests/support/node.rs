@@ -1,5 +1,5 @@
-//! A node: its settings, its service as a process and the executor as another one, and the real helper with a state directory of its
-//! own. What a trigger runs is a script that counts its runs, or a real `puppet apply`.
+//! Node: its settings, its service and its executor as processes, and the real `again` with a state
+//! directory of its own. A trigger runs a script that counts its runs, or a real `puppet apply`.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -23,22 +23,22 @@ use serde_json::Value;
 use crate::ca::Ca;
 use crate::servers::{Kind, Server};
 
-/// What a trigger runs, where nothing else is said: it leaves its arguments, and what the helper says of it, in a file of its own,
-/// and goes on until nothing holds it.
+/// Default command of a trigger: it writes its arguments, and what `again` reports about the run,
+/// into a file of its own, and continues while the file `hold` exists.
 const RUN: &str = r#"#!/bin/sh
 DIR/note "$@"
 while [ -e DIR/hold ]; do sleep 0.05; done
 [ ! -e DIR/fails ]
 "#;
 
-/// Notes a run. It changes nothing.
+/// Script that notes a run, and changes nothing.
 const NOTE: &str = r#"#!/bin/sh
 AGAIN status --this-run --json >"DIR/runs/.$$" || [ $? = 3 ] || exit
 printf '%s\n' "$@" >>"DIR/runs/.$$"
 mv "DIR/runs/.$$" "DIR/runs/$(date +%s%N)"
 "#;
 
-/// Longer than anything here may take, on a machine that is busy.
+/// Longer than any step of a test may take on a busy machine.
 pub const LONG: Duration = Duration::from_secs(240);
 
 pub struct Node {
@@ -48,11 +48,12 @@ pub struct Node {
     take: Mutex<Option<Child>>,
     systemd: Mutex<Option<Systemd>>,
     run_cmd: Mutex<Vec<String>>,
-    /// What comes before each of its commands.
+    /// Words before each of the node's commands.
     before: Mutex<Vec<String>>,
 }
 
-/// What a service tells, heard at once as systemd does: whoever tells something waits where too much of it is unheard.
+/// Receiver of the service's messages to systemd. Like systemd, it reads them immediately, because
+/// a sender blocks when too many are unread.
 struct Systemd {
     socket: Arc<UnixDatagram>,
     told: Receiver<String>,
@@ -80,7 +81,7 @@ impl Systemd {
         Systemd { socket, told }
     }
 
-    /// What it tells next.
+    /// Returns the next message.
     fn hears(&self) -> Option<String> {
         self.told.recv_timeout(LONG).ok()
     }
@@ -88,22 +89,22 @@ impl Systemd {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // Whoever listens has heard enough.
+        // Ends the thread that receives.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// A run, as it saw itself.
+/// Run, as it saw itself.
 #[derive(Debug)]
 pub struct Run {
     pub arguments: Vec<String>,
-    /// The triggers whose job it did, and where they came from.
+    /// Triggers that the run satisfied, and their origins.
     pub triggers: Vec<Id>,
     pub origins: Lineage,
 }
 
 impl Node {
-    /// One whose processes run.
+    /// Creates a node and starts its processes.
     pub fn new(name: &'static str, server: &Server) -> Node {
         let node = Node::off(name, server);
         node.take();
@@ -111,7 +112,7 @@ impl Node {
         node
     }
 
-    /// One without processes.
+    /// Creates a node without processes.
     pub fn off(name: &'static str, server: &Server) -> Node {
         let dir = tempfile::tempdir().expect("a directory");
         let node = Node {
@@ -146,7 +147,8 @@ impl Node {
         self.path(name).to_str().expect("a plain path").to_owned()
     }
 
-    /// `DIR` is the node's directory, `AGAIN` the helper, `FLEET` the program under test with the node's settings.
+    /// Replaces `DIR` with the node's directory, `AGAIN` with `again`, and `FLEET` with the program
+    /// under test and the node's settings.
     fn filled(&self, text: &str) -> String {
         let fleet = format!(
             "{} --config {}",
@@ -172,25 +174,25 @@ impl Node {
         write_program(self.path(name), &self.filled(text));
     }
 
-    /// Has triggers run this from now on; counts with the next settings.
+    /// Sets the command that triggers run from now on; it takes effect with the next settings.
     pub fn runs_this(&self, words: &[&str]) {
         let words = words.iter().map(|word| (*word).to_owned());
         *self.run_cmd.lock().expect("alone") = words.collect();
     }
 
-    /// Has triggers run a real `puppet apply` with this manifest.
+    /// Makes triggers run a real `puppet apply` with this manifest.
     pub fn runs_puppet(&self, manifest: &str) {
         self.write("site.pp", manifest);
         let words = self.puppet();
         self.runs_this(&words.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// `puppet apply` with the node's manifest.
+    /// Command line of `puppet apply` with the node's manifest.
     pub fn puppet(&self) -> Vec<String> {
         let (conf, manifest) = (self.at("puppet"), self.at("site.pp"));
         let words = ["puppet", "apply", "--confdir", &conf, "--vardir", &conf];
         let more = ["--publicdir", &conf, "--color=false", &manifest];
-        // Two runs that make Puppet's usual directories at the same moment stand in each other's way.
+        // Two runs that create Puppet's usual directories at the same moment conflict.
         let others = ["--rundir", &conf, "--logdir", &conf];
         words
             .iter()
@@ -200,7 +202,7 @@ impl Node {
             .collect()
     }
 
-    /// Puts files of this name's in place of the node's own, as Puppet does.
+    /// Replaces the node's certificate and key with those of this name, as Puppet does.
     pub fn certify(&self, name: &str) {
         for (from, to) in [
             (format!("{name}.pem"), "cert.pem"),
@@ -212,7 +214,7 @@ impl Node {
         }
     }
 
-    /// The settings, with this backend.
+    /// Writes the settings, with this backend.
     pub fn set(&self, server: &Server) {
         let backend = match server.kind {
             Kind::Etcd => "etcd",
@@ -225,7 +227,8 @@ impl Node {
             name = self.name,
         );
         let files = [
-            // Where the runs of the tests start too: by its directory an apply is known.
+            // The runs of the tests start in this directory too: an apply is identified by its
+            // directory.
             ("cwd", std::env::current_dir().expect("a directory")),
             ("cert", self.path("cert.pem")),
             ("key", self.path("key.pem")),
@@ -242,7 +245,7 @@ impl Node {
         fs::write(self.path("again-fleet.toml"), text).expect("written");
     }
 
-    /// The settings with another line in place of one, or one more.
+    /// Replaces the line of a setting, or adds it.
     pub fn set_also(&self, line: &str) {
         let path = self.path("again-fleet.toml");
         let text = fs::read_to_string(&path).expect("settings");
@@ -252,7 +255,7 @@ impl Node {
         fs::write(path, all.join("\n") + "\n").expect("written");
     }
 
-    /// The helper of this node with these words.
+    /// Runs `again` of this node with these arguments.
     pub fn again(&self, words: &[&str]) -> Output {
         let mut command = self.below(&self.helper());
         command.env("AGAIN_CONFIG", self.path("again.toml"));
@@ -260,7 +263,7 @@ impl Node {
         command.args(words).output().expect("the helper")
     }
 
-    /// What the helper has on record of this kind.
+    /// Records of this kind in the history of `again`.
     pub fn history(&self, what: &str) -> Vec<Value> {
         let text = self.again(&["history", "--json"]).stdout;
         let text = String::from_utf8(text).expect("UTF-8");
@@ -270,7 +273,7 @@ impl Node {
         lines.filter(|line: &Value| line["what"] == what).collect()
     }
 
-    /// A command of the program under test.
+    /// Command of the program under test.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = self.below(env!("CARGO_BIN_EXE_again-fleet"));
         command
@@ -289,7 +292,7 @@ impl Node {
         opened.expect("a file")
     }
 
-    /// What its processes have said.
+    /// Log of the node's processes.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("errors")).unwrap_or_default()
     }
@@ -321,17 +324,18 @@ impl Node {
         child
     }
 
-    /// The executor, started when it is asked for the first time.
+    /// Starts the executor through its socket: it starts with the first request.
     pub fn take(&self) {
         self.take_with(&[]);
     }
 
-    /// The same, killed as it enters its nth system call that others could notice.
+    /// Starts the executor so that it is killed as it enters its nth system call that others could
+    /// notice.
     pub fn take_killed_at(&self, n: u64) {
         self.take_with(&self.killed_at(n));
     }
 
-    /// What comes before a command so that it is killed there.
+    /// Words before a command so that it is killed at its nth system call that others could notice.
     fn killed_at(&self, n: u64) -> Vec<String> {
         let _ = fs::remove_file(self.path("killed"));
         let helper = again_test_support::helper().to_str().expect("a plain path");
@@ -345,8 +349,9 @@ impl Node {
         words.map(str::to_owned).to_vec()
     }
 
-    /// Sets its wall clock ahead by so many seconds, or behind: that of all processes that begin from now on, and of those that began
-    /// after the first time.
+    /// Sets the wall clock ahead by this number of seconds, or behind if it is negative. This
+    /// applies to all processes that start from now on, and to those that started after the first
+    /// call.
     pub fn set_ahead(&self, seconds: i64) {
         fs::write(self.path("new-clock"), seconds.to_string()).expect("written");
         fs::rename(self.path("new-clock"), self.path("clock")).expect("renamed");
@@ -354,7 +359,8 @@ impl Node {
         self.set_also(&format!("helper = '{}'", self.helper()));
     }
 
-    /// Starts its processes from now on in time namespaces whose CLOCK_BOOTTIME is ahead by so many seconds.
+    /// Starts the node's processes from now on in time namespaces whose CLOCK_BOOTTIME is ahead by
+    /// this number of seconds.
     pub fn set_later(&self, seconds: u32) {
         let offset = format!("--boottime={seconds}");
         self.comes_after(&["/usr/bin/unshare", "--time", &offset, "--"]);
@@ -365,7 +371,7 @@ impl Node {
         *self.before.lock().expect("alone") = words.collect();
     }
 
-    /// A program, and what comes before it.
+    /// Words that start a program, with those that come before it.
     fn words(&self, program: &str) -> Vec<String> {
         let before = self.before.lock().expect("alone").clone();
         before.into_iter().chain([program.to_owned()]).collect()
@@ -378,7 +384,8 @@ impl Node {
         command
     }
 
-    /// The helper: `AGAIN_BIN`, or what `make build` left; where the node has a clock of its own, one that goes by it.
+    /// Path of `again`: `AGAIN_BIN`, or what `make build` built; if the node has a clock of its
+    /// own, the program that uses it.
     fn helper(&self) -> String {
         if self.path("clock").exists() {
             return env!("CARGO_BIN_EXE_again-shifted").to_owned();
@@ -387,7 +394,7 @@ impl Node {
         helper.to_str().expect("a plain path").to_owned()
     }
 
-    /// Starts both with these variables in their environment.
+    /// Starts the executor and the service with these variables in their environment.
     pub fn start_in(&self, variables: &[&str]) {
         let env = ["env"].iter().chain(variables);
         let env: Vec<String> = env.map(|word| (*word).to_owned()).collect();
@@ -395,7 +402,7 @@ impl Node {
         self.start_with(&env);
     }
 
-    /// Whether that has happened.
+    /// Whether a process was killed at its nth system call.
     pub fn was_killed(&self) -> bool {
         self.path("killed").exists()
     }
@@ -408,13 +415,13 @@ impl Node {
         *self.take.lock().expect("alone") = Some(child);
     }
 
-    /// Ends the executor at once.
+    /// Kills the executor.
     pub fn kill_take(&self) {
         let mut child = self.take.lock().expect("alone").take().expect("it runs");
         child.kill().and_then(|()| child.wait()).expect("its end");
     }
 
-    /// Starts the service by its socket, with the first who fires.
+    /// Starts the service through its socket, with the first client.
     pub fn start_by_socket(&self) {
         let command = [env!("CARGO_BIN_EXE_again-fleet"), "serve"].map(str::to_owned);
         let child = self.activated("trigger", &command);
@@ -426,7 +433,7 @@ impl Node {
         self.start_with(&[]);
     }
 
-    /// The same, by this.
+    /// Starts the service with these words before its command, and waits until it is ready.
     fn start_with(&self, before: &[String]) {
         let systemd = Systemd::at(&self.path("notify"));
         self.spawn(before);
@@ -435,7 +442,8 @@ impl Node {
         *self.systemd.lock().expect("alone") = Some(systemd);
     }
 
-    /// Starts the service; it is killed as it enters its nth system call that others could notice.
+    /// Starts the service so that it is killed as it enters its nth system call that others could
+    /// notice.
     pub fn start_killed_at(&self, n: u64) {
         self.spawn(&self.killed_at(n));
     }
@@ -455,7 +463,7 @@ impl Node {
         *self.serve.lock().expect("alone") = Some(child.expect("the service"));
     }
 
-    /// What the service tells systemd next.
+    /// Returns the service's next message to systemd.
     pub fn tells(&self) -> String {
         let systemd = self.systemd.lock().expect("alone");
         let told = systemd.as_ref().expect("it runs").hears();
@@ -471,13 +479,13 @@ impl Node {
             .id()
     }
 
-    /// Ends the service at once, as `kill -9` does.
+    /// Kills the service, as `kill -9` does.
     pub fn kill(&self) {
         let mut child = self.serve.lock().expect("alone").take().expect("it runs");
         child.kill().and_then(|()| child.wait()).expect("its end");
     }
 
-    /// Starts the service anew after it was killed, or was about to be.
+    /// Restarts the service after it was killed, or was about to be.
     pub fn start_anew(&self) {
         self.kill();
         self.start();
@@ -504,7 +512,7 @@ impl Node {
         assert!(status.success(), "{status}: {}", self.log());
     }
 
-    /// The runs that triggers have started, in their order.
+    /// Returns the runs that triggers have started, in order.
     pub fn runs(&self) -> Vec<Run> {
         let listed = fs::read_dir(self.path("runs")).expect("runs");
         let mut names: Vec<String> = listed
@@ -516,13 +524,13 @@ impl Node {
         names.into_iter().map(|name| run(&read(name))).collect()
     }
 
-    /// The ids of all triggers that were run, each as often as it was.
+    /// Ids of all triggers that were run, each once per run.
     pub fn ran(&self) -> Vec<Id> {
         let runs = self.runs();
         runs.into_iter().flat_map(|run| run.triggers).collect()
     }
 
-    /// Waits until this trigger was run; it is then the only one since the last.
+    /// Waits until this trigger was run; it must then be the only one since the last call.
     #[track_caller]
     pub fn runs_once(&self, id: &Id) {
         let is_run = || self.ran().contains(id).then_some(());
@@ -539,7 +547,8 @@ impl Node {
         stream
     }
 
-    /// Fires as long as the service lives, and hears what it says of it; nothing if it died before.
+    /// Sends a request, and returns the service's answers up to its death; nothing if it died
+    /// before.
     pub fn try_to_fire(&self, request: &Request) -> Vec<String> {
         let question = Question::Fire {
             request: request.clone(),
@@ -561,7 +570,7 @@ impl Node {
         })
     }
 
-    /// Asks the service something.
+    /// Sends a question to the service.
     pub fn ask(&self, question: &Question) -> Answers {
         let mut stream = self.connect();
         stream
@@ -570,7 +579,7 @@ impl Node {
         Answers(stream)
     }
 
-    /// Fires, and hears what it came to.
+    /// Sends a request, and returns all answers.
     pub fn fire(&self, request: &Request) -> Vec<String> {
         let request = request.clone();
         self.ask(&Question::Fire {
@@ -587,7 +596,7 @@ impl Node {
         }
     }
 
-    /// Whether it says that nothing waits in its outbox. One that dies does not.
+    /// Whether the service reports an empty outbox. False if it dies meanwhile.
     pub fn is_done(&self) -> bool {
         let asked = UnixStream::connect(self.path("run/trigger")).and_then(|mut stream| {
             stream.set_read_timeout(Some(LONG))?;
@@ -597,7 +606,7 @@ impl Node {
         matches!(asked, Ok(Some(Answer::How(how))) if how.outbox.triggers == 0)
     }
 
-    /// Waits until the service has the backend, or has it no longer.
+    /// Waits until the service is connected to the backend, or is not.
     #[track_caller]
     pub fn is_linked(&self, is_up: bool) {
         until("the link", || self.how().link.is_up == is_up);
@@ -627,7 +636,7 @@ impl Drop for Node {
                 let _ = (child.kill(), child.wait());
             }
         }
-        // What was started for triggers goes as well.
+        // Runs that were started for triggers end as well.
         let _ = fs::remove_file(self.path("hold"));
         self.again(&["stop", "--run"]);
         if std::thread::panicking() {
@@ -636,14 +645,14 @@ impl Drop for Node {
     }
 }
 
-/// A program that ends with this test, however that ends.
+/// Command that is killed when this test ends, in whatever way that ends.
 fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
     command
 }
 
-/// What the service says, as it comes.
+/// Answers of the service, as they arrive.
 pub struct Answers(pub UnixStream);
 
 impl Iterator for Answers {
@@ -659,12 +668,12 @@ impl Iterator for Answers {
 }
 
 impl Answers {
-    /// The next one, in words.
+    /// Returns the next answer as text.
     pub fn word(&mut self) -> String {
         word(self.next().expect("an answer"))
     }
 
-    /// All until the end, which has to come.
+    /// Returns all answers before the final `end`, which must come.
     pub fn all(self) -> Vec<String> {
         let mut words: Vec<String> = self.map(word).collect();
         assert_eq!(words.pop().as_deref(), Some("end"), "{words:?}");
@@ -672,7 +681,7 @@ impl Answers {
     }
 }
 
-/// An answer in words.
+/// Formats an answer as text.
 pub fn word(answer: Answer) -> String {
     match answer {
         Answer::Delivered(node) => format!("delivered {node}"),

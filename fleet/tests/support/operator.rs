@@ -1,4 +1,5 @@
-//! The operator of a nats-server: straight at JetStream, past all that this program asks of it.
+//! Operator of a nats-server: direct access to JetStream, including requests that again-fleet never
+//! makes.
 
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Of this stream.
+    /// Connects, for requests about this stream.
     pub async fn of(server: &Server, stream: &str) -> Operator {
         let tls = tls::configuration(&crate::servers::tls("web2.test")).expect("certificates");
         let options = ConnectOptions::new()
             .require_tls(true)
-            // As the rights of nodes allow it.
+            // Inbox prefix that the permissions of nodes allow.
             .custom_inbox_prefix("_INBOX_web2=test")
             .tls_client_config(tls);
         Operator {
@@ -28,7 +29,7 @@ impl Operator {
         }
     }
 
-    /// Asks for something about the stream, or about a consumer, and is not refused.
+    /// Sends a request about the stream or a consumer, which must succeed.
     pub async fn ask(&self, verb: &str, consumer: &str, question: Value) -> Value {
         let subject = self.subject(verb, consumer);
         let question = question.to_string().into();
@@ -53,7 +54,8 @@ impl Operator {
         stored.expect("stored");
     }
 
-    /// The consumer of a watch, of what comes under these subjects. That of a list is there for a while too.
+    /// Returns the consumer of a watch of these subjects. The consumer of a list exists for a while
+    /// too.
     pub async fn feed(&self, filter: &str) -> Value {
         let all = self.ask("CONSUMER.LIST", "", json!({})).await;
         let is_it = |one: &&Value| {
@@ -66,8 +68,8 @@ impl Operator {
         all.iter().find(is_it).expect("a feed").clone()
     }
 
-    /// Has the server tell whoever listens to a feed that a consumer is gone: another one, for whose messages somebody asked to be
-    /// answered there.
+    /// Makes the server send "consumer deleted" to the subject of a feed: deletes another consumer,
+    /// for whose messages a request named that subject for its answers.
     pub async fn tell_of_an_end(&self, feed: &Value) {
         let inbox = feed["config"]["deliver_subject"]
             .as_str()
@@ -81,7 +83,8 @@ impl Operator {
             .client
             .publish_with_reply(next, inbox.to_owned(), question.into());
         asked.await.expect("asked");
-        // The server takes such a question up in its own time; of one that it has not taken up it tells nobody.
+        // The server registers such a request with a delay, and reports nothing about one that it
+        // has not registered.
         loop {
             let other = self.ask("CONSUMER.INFO", "other", json!({})).await;
             if other["num_waiting"] == 1 {

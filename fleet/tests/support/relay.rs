@@ -1,11 +1,12 @@
-//! The network between a service and its backend: it can be cut.
+//! Network between a service and its backend, which a test can cut.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread;
 
-/// Passes on what comes in at its port, and what is answered, as long as it is whole. It ends with the test program.
+/// Relay that forwards data in both directions between its port and the backend's, unless it is
+/// cut. It ends with the test program.
 pub struct Relay {
     pub port: u16,
     way: Arc<Way>,
@@ -19,7 +20,7 @@ struct Way {
 }
 
 impl Relay {
-    /// To this port.
+    /// Starts a relay to this port.
     pub fn to(port: u16) -> Relay {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let relay = Relay {
@@ -30,25 +31,27 @@ impl Relay {
         thread::spawn(move || {
             for came in listener.incoming() {
                 way.passes();
-                // Where nobody listens, it is closed.
+                // If nothing listens on the port, the connection is closed.
                 let _ = came.and_then(|came| way.join(came, port));
             }
         });
         relay
     }
 
-    /// Nothing comes through from now on, in neither direction, and nobody hears of it.
+    /// Cuts the network: from now on no data passes in either direction, and neither end gets an
+    /// error.
     pub fn cut(&self) {
         *self.way.is_cut.lock().expect("whole") = true;
     }
 
-    /// It is whole again, and what waited comes through late.
+    /// Restores the network; delayed data arrives late.
     pub fn mend(&self) {
         *self.way.is_cut.lock().expect("whole") = false;
         self.way.mended.notify_all();
     }
 
-    /// It is whole again, but the connections have broken: nobody knows how much of what waited had come through.
+    /// Restores the network, but breaks the connections, so that neither end knows how much of the
+    /// delayed data has arrived.
     pub fn mend_without_connections(&self) {
         for end in self.way.ends.lock().expect("whole").drain(..) {
             let _ = end.upgrade().map(|end| end.shutdown(Shutdown::Both));
@@ -58,7 +61,7 @@ impl Relay {
 }
 
 impl Way {
-    /// Waits as long as it is cut.
+    /// Waits while the network is cut.
     fn passes(&self) {
         let is_cut = self.is_cut.lock().expect("whole");
         let mended = self.mended.wait_while(is_cut, |is_cut| *is_cut);

@@ -1,5 +1,5 @@
-//! Real backends on loopback: etcd and nats-server, with TLS by the certificates of a Puppet CA. A server ends with the test
-//! program, however that ends.
+//! Real backends on loopback: etcd and nats-server, with TLS certificates from a Puppet CA. A
+//! server ends with the test program, in whatever way that ends.
 
 use again_test_support::{SHORT, ask_for, wait_until};
 use std::fs;
@@ -21,8 +21,10 @@ use again_fleet::wire::name::Namespace;
 
 use crate::ca::Ca;
 
-/// Starts the command, notes its pid, and ends it when standard input says so or ends; in the latter case the test program is
-/// gone, and so is what it left. It has ended when this has: what dies still holds its ports.
+/// Shell script that starts a command, writes its pid, and kills it when a line arrives on standard
+/// input, or when standard input ends. In the latter case the test program has ended, and the
+/// script also removes its directory. The script ends after the command has ended, because a dying
+/// process still holds its ports.
 const KEEPER: &str = r#"
 dir=$1; shift
 trap '' INT HUP
@@ -31,46 +33,47 @@ echo $! >"$dir/pid.new" && mv "$dir/pid.new" "$dir/pid"
 if read -r _; then kill -KILL $!; wait $!; else kill -KILL $!; wait $!; rm -rf "$dir"; fi
 "#;
 
-/// Which server.
+/// Kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Etcd,
     Nats,
 }
 
-/// A server.
+/// Backend server, as a process of its own.
 pub struct Server {
     pub kind: Kind,
     pub port: u16,
     peer_port: u16,
-    /// The peer ports of all members, its own too.
+    /// Peer ports of all members, including its own.
     peers: Vec<u16>,
     dir: PathBuf,
     keeper: Mutex<Option<Child>>,
-    /// What else stands in nats-server's configuration, or etcd is told.
+    /// Further lines of nats-server's configuration, or further arguments of etcd.
     configuration: String,
-    /// The name of its certificate.
+    /// Name of the server's certificate.
     certificate: &'static str,
-    /// Directory of its certificate in the form of Puppet's `ssldir`, if another CA than the tests' has made it.
+    /// Directory of the certificate in the form of Puppet's `ssldir`, if it comes from another CA
+    /// than the tests'.
     ssldir: Option<PathBuf>,
-    /// How many bytes it may store, if not as many as it likes.
+    /// Number of bytes that the server may store; without it, there is no limit.
     room: Option<u64>,
 }
 
 impl Server {
-    /// A new one, ready to be asked.
+    /// Starts a server, and waits until it answers.
     pub fn start(kind: Kind) -> Server {
         Server::configured(kind, "")
     }
 
-    /// The same with more in its configuration: nats-server's, or words for etcd.
+    /// Starts a server with more configuration: lines for nats-server, arguments for etcd.
     pub fn configured(kind: Kind, configuration: &str) -> Server {
         let server = Server::new(kind, configuration);
         server.run();
         server
     }
 
-    /// A new one with this certificate.
+    /// Starts a server with this certificate.
     pub fn with_certificate(kind: Kind, certificate: &'static str) -> Server {
         let mut server = Server::new(kind, "");
         server.certificate = certificate;
@@ -78,7 +81,7 @@ impl Server {
         server
     }
 
-    /// A new one with the certificate of this name in a directory like Puppet's `ssldir`.
+    /// Starts a server whose certificate of this name is in a directory like Puppet's `ssldir`.
     #[allow(dead_code, reason = "for the suite verbs")]
     pub fn with_ssldir(kind: Kind, certificate: &'static str, ssldir: &Path) -> Server {
         let mut server = Server::new(kind, "");
@@ -87,7 +90,7 @@ impl Server {
         server
     }
 
-    /// A new one that stores at most that many bytes.
+    /// Starts a server that stores at most this number of bytes.
     #[allow(dead_code, reason = "for the suite backends")]
     pub fn with_room(kind: Kind, bytes: u64) -> Server {
         let mut server = Server::new(kind, "");
@@ -96,8 +99,9 @@ impl Server {
         server
     }
 
-    /// Three that hold the same data, and have found each other. Those of NATS 2.10 sometimes never do when they are started
-    /// together, and know of no place for a stream until they are started anew.
+    /// Starts three servers that hold the same data, and have found each other. Members of NATS
+    /// 2.10 that are started at the same time sometimes never do, and do not place a stream until
+    /// they are restarted.
     pub fn cluster(kind: Kind) -> [Server; 3] {
         let mut tried = 0;
         loop {
@@ -110,7 +114,8 @@ impl Server {
         }
     }
 
-    /// Waits until a stream, or a value, can be had from all three; why it cannot.
+    /// Waits until a stream, or a value, is available from all three members; otherwise returns the
+    /// error.
     fn is_one_of_three(&self) -> Result<(), Error> {
         let (node, namespace) = ("web1.test".parse(), "found".parse());
         let (node, namespace) = (node.expect("a certname"), namespace.expect("a namespace"));
@@ -171,7 +176,7 @@ impl Server {
         }
     }
 
-    /// Starts it again, on the same port and with the same data.
+    /// Starts the server again, on the same port and with the same data.
     pub fn run(&self) {
         self.spawn();
         self.wait();
@@ -198,7 +203,7 @@ impl Server {
         assert!(answered, "{:?} does not answer:\n{}", self.kind, self.log());
     }
 
-    /// Paths of its certificate and key, the CA's certificates and its revocation lists.
+    /// Paths of the server's certificate and key, the CA's certificates and its revocation lists.
     fn files(&self) -> [String; 4] {
         let name = self.certificate;
         let Some(ssldir) = &self.ssldir else {
@@ -298,7 +303,7 @@ impl Server {
         command
     }
 
-    /// Where clients find it. By name: Puppet's certificates have no addresses.
+    /// Address for clients. It contains a name, because Puppet's certificates have no IP addresses.
     pub fn address(&self) -> String {
         match self.kind {
             Kind::Etcd => format!("https://localhost:{}", self.port),
@@ -306,7 +311,7 @@ impl Server {
         }
     }
 
-    /// Ends it, as `kill -9` does.
+    /// Kills the server, as `kill -9` does.
     pub fn kill(&self) {
         let mut keeper = self
             .keeper
@@ -318,13 +323,13 @@ impl Server {
         keeper.wait().expect("its end");
     }
 
-    /// Copies its data; it must not run.
+    /// Copies the server's data; it must not run.
     #[allow(dead_code, reason = "for the suite verbs")]
     pub fn back_up(&self) {
         self.copy("data", "backup");
     }
 
-    /// Puts its data back as they were copied; it must not run.
+    /// Restores the copied data; the server must not run.
     #[allow(dead_code, reason = "for the suite verbs")]
     pub fn restore(&self) {
         self.wipe();
@@ -340,16 +345,17 @@ impl Server {
         assert!(copy.status().expect("cp").success());
     }
 
-    /// Throws its data away; it must not run.
+    /// Removes the server's data; it must not run.
     pub fn wipe(&self) {
         assert!(self.keeper.lock().expect("the keeper").is_none(), "it runs");
         fs::remove_dir_all(self.dir.join("data")).expect("removed");
     }
 
-    /// Has it fall silent: it lives and its connections do, but it does nothing.
+    /// Freezes the server with SIGSTOP: the process and its connections remain, but it does
+    /// nothing.
     pub fn stop(&self) {
         let pid = self.signal("-STOP");
-        // A signal takes its time, and each thread its own.
+        // A signal takes time to arrive, at each thread separately.
         let is_stopped = |task: fs::DirEntry| {
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             stat.rsplit(") ")
@@ -362,7 +368,7 @@ impl Server {
         });
     }
 
-    /// Has it go on.
+    /// Continues a frozen server.
     pub fn go_on(&self) {
         self.signal("-CONT");
     }
@@ -378,7 +384,7 @@ impl Server {
         pid
     }
 
-    /// Runs etcdctl as a node; its standard output.
+    /// Runs etcdctl as a node; returns its standard output.
     pub fn etcdctl(&self, node: &str, arguments: &[&str]) -> String {
         let ca = Ca::get();
         let done = Command::new("etcdctl")
@@ -403,7 +409,7 @@ impl Server {
         String::from_utf8(done.stdout).expect("UTF-8")
     }
 
-    /// Has etcd refuse writes, as one whose quota is used up does, until `etcdctl alarm disarm`.
+    /// Makes etcd refuse writes, as if its quota was used up, until `etcdctl alarm disarm`.
     #[allow(dead_code, reason = "for the suites verbs and service")]
     pub fn raise_no_space(&self) {
         use etcd_client::{AlarmAction, AlarmType, Client};
@@ -444,7 +450,8 @@ impl Drop for Server {
     }
 }
 
-/// The words that start a server: another release's where the environment names one (tests/backends/newer).
+/// Command that starts a server. An environment variable can name another release
+/// (tests/backends/newer).
 pub fn program(kind: Kind) -> Vec<String> {
     let (variable, default) = match kind {
         Kind::Etcd => ("ETCD", "etcd"),
@@ -454,7 +461,7 @@ pub fn program(kind: Kind) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Who a node is to a backend.
+/// TLS settings with which a node connects to a backend.
 pub fn tls(node: &str) -> Tls {
     let ca = Ca::get();
     Tls {
@@ -467,8 +474,9 @@ pub fn tls(node: &str) -> Tls {
     }
 }
 
-/// Below those that the kernel gives to connections: one of them could have it while a server is being started again. Nor does
-/// another test have it, in this process or another one: whoever takes a port also takes its name (unix(7), abstract), and keeps it.
+/// Returns a port below those that the kernel assigns to connections: one of them could get it
+/// while a server is being restarted. No other test gets it, in this process or another one: the
+/// first user of a port binds an abstract socket name (unix(7)) for it, and keeps it.
 pub fn free_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     static TAKEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());

@@ -1,4 +1,5 @@
-//! Straight at a backend, past the services: whoever has a certificate may look, put and remove what they like.
+//! Direct access to a backend, without a service: any client with a certificate may list, put and
+//! remove keys.
 
 use std::time::Duration;
 
@@ -27,12 +28,12 @@ enum Store {
 }
 
 impl Straight {
-    /// As this node.
+    /// Connects as this node.
     pub fn at(server: &Server, node: &str) -> Straight {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let (addresses, tls) = ([server.address()], tls(node));
-        // A busy machine has longer than a service waits.
+        // Longer than a service waits, for a busy machine.
         let times = Times {
             call: Duration::from_secs(60),
             ..Times::default()
@@ -54,12 +55,12 @@ impl Straight {
         Straight { store, runtime }
     }
 
-    /// What stands below this.
+    /// Lists the values below this prefix.
     pub fn list(&self, below: &str) -> Vec<Value> {
         self.look(below).expect("a list")
     }
 
-    /// The same, where a member may be away.
+    /// Lists the values below this prefix; may fail while a member is down.
     pub fn look(&self, below: &str) -> Result<Vec<Value>, Error> {
         let prefix = format!("again/v1/test/{below}");
         let list = self.runtime.block_on(async {
@@ -71,7 +72,7 @@ impl Straight {
         Ok(list?.values)
     }
 
-    /// Whatever was written since this etcd began, also what is gone.
+    /// Returns everything that was written since this etcd started, including removed values.
     #[allow(dead_code, reason = "for the room of the verbs")]
     pub fn ever(&self) -> Vec<Value> {
         let end = self.put("end", b"").expect("put");
@@ -101,7 +102,7 @@ impl Straight {
         })
     }
 
-    /// Dates an hour back what a node publishes, as if it had not been connected since.
+    /// Dates a node's published inventory back by an hour, as if it had not been connected since.
     #[allow(dead_code, reason = "not every suite that uses this file ages a node")]
     pub fn ages(&self, node: &str) {
         let key = format!("node/{}", node.replace('.', "="));
@@ -110,7 +111,7 @@ impl Straight {
         self.put(&key, &sealed_as(node, &told)).expect("put");
     }
 
-    /// Keeps a lease alive, whosever it is.
+    /// Renews a lease, whichever node holds it.
     #[allow(dead_code, reason = "for the room of the services")]
     pub fn renew(&self, lease: i64) -> Result<(), Error> {
         self.runtime.block_on(async {
@@ -122,7 +123,7 @@ impl Straight {
         })
     }
 
-    /// Puts these under one key, without waiting for one before the next.
+    /// Puts these values under one key, all at the same time.
     #[allow(dead_code, reason = "the room of the verbs puts one at a time")]
     pub fn put_together(&self, key: &str, values: &[Vec<u8>]) {
         let key = format!("again/v1/test/{key}");
@@ -134,7 +135,7 @@ impl Straight {
         assert!(done.iter().all(Result::is_ok), "{done:?}");
     }
 
-    /// Puts each of these values under its key, some at a time.
+    /// Puts each of these values under its key, several at the same time.
     #[allow(dead_code, reason = "the room of the verbs puts one at a time")]
     pub fn put_all(&self, values: &[(String, Vec<u8>)]) {
         let one = |(key, bytes): &(String, Vec<u8>)| {
@@ -153,21 +154,21 @@ impl Straight {
         }
     }
 
-    /// What stands for this node of what became of its triggers.
+    /// Returns the statuses of this node's triggers that are stored in the backend.
     #[allow(dead_code, reason = "the room of the verbs reads no results")]
     pub fn told(&self, sender: &str) -> Vec<TriggerStatus> {
         let values = self.list(&format!("result/{}/", sender.replace('.', "=")));
         values.iter().map(|value| read(&value.bytes)).collect()
     }
 
-    /// The triggers that stand there for this node.
+    /// Returns the triggers for this node that are stored in the backend.
     pub fn triggers(&self, target: &str) -> Vec<Trigger> {
         let values = self.list(&format!("to/{}/", target.replace('.', "=")));
         values.iter().map(|value| read(&value.bytes)).collect()
     }
 }
 
-/// Whatever it says, whoever signed it.
+/// Reads the content of an envelope without checking the signature.
 pub fn read<T: Content>(bytes: &[u8]) -> T {
     let namespace = "test".parse().expect("a namespace");
     let envelope = Envelope::parse(bytes).expect("an envelope");

@@ -1,4 +1,4 @@
-//! Events as another node tells them.
+//! Events and inventories as another node publishes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,13 +10,13 @@ use again_fleet::wire::inventory::Inventory;
 use again_fleet::wire::lineage::Lineage;
 use again_fleet::wire::name::Id;
 
-/// Now, milliseconds after 1970.
+/// Returns the wall-clock time in milliseconds since 1970.
 pub fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(now.expect("a clock").as_millis()).expect("a time")
 }
 
-/// A service that was started, as event `n` at `at`.
+/// Returns the event of a service that was started, with number `n`, at `at`.
 pub fn started(n: u64, at: u64) -> Event {
     Event {
         n,
@@ -35,7 +35,7 @@ pub fn started(n: u64, at: u64) -> Event {
     }
 }
 
-/// What a run of a node did now: it started a service, with these numbers.
+/// Returns the batch of a run that started a service now, with one event for each number.
 pub fn batch(node: &str, run: u128, numbers: &[u64]) -> Batch {
     let at = now();
     Batch {
@@ -54,7 +54,7 @@ pub fn batch(node: &str, run: u128, numbers: &[u64]) -> Batch {
     }
 }
 
-/// Leaves what a batch tells in a spool, as the run of that batch does.
+/// Writes the events of a batch into a spool, as the run of that batch does.
 pub fn leave(spool: &Path, batch: &Batch) {
     let lines = batch.events.iter().cloned().map(Line::Event);
     let lines = [Line::Begun(batch.begun.clone())].into_iter().chain(lines);
@@ -63,7 +63,7 @@ pub fn leave(spool: &Path, batch: &Batch) {
     fs::write(path, lines.collect::<String>()).expect("written");
 }
 
-/// What a node tells of itself.
+/// Returns the inventory that a node publishes.
 pub fn inventory(node: &str, role: &str) -> Inventory {
     Inventory {
         node: node.parse().expect("a certname"),

@@ -1,4 +1,4 @@
-//! What `check` finds, with real backends and the certificates of a Puppet CA.
+//! Findings of `check`, with real backends and the certificates of a Puppet CA.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::ca::Ca;
 use crate::node::{Done, Node};
 use crate::servers::{Kind, Server};
 
-/// A node of this backend with certificates.
+/// Returns a node with certificates, and with this backend.
 fn node(backend: &str, port: u16, more: &str) -> Node {
     let node = Node::new();
     let ca = Ca::get();
@@ -53,7 +53,7 @@ fn how() -> How {
     }
 }
 
-/// Has somebody listen in the place of the service and of the executor, and checks.
+/// Runs `check` while the test listens on the sockets of the service and of the executor.
 fn checked(node: &Node, how: How) -> (Done, Vec<Value>) {
     let _ = fs::remove_file(node.path("run/trigger"));
     let _ = fs::remove_file(node.path("run/executor"));
@@ -66,7 +66,7 @@ fn checked(node: &Node, how: How) -> (Done, Vec<Value>) {
     (done, checks)
 }
 
-/// The checks in this state, `name: what`.
+/// Checks in this state, as `name: what`.
 fn are(checks: &[Value], state: &str) -> Vec<String> {
     let text = |one: &Value, key: &str| one[key].as_str().expect("text").to_owned();
     let those = checks.iter().filter(|one| one["state"] == state);
@@ -125,7 +125,7 @@ fn a_good_node_has_nothing_to_do() {
         backend.starts_with("backend: etcd 3.") && backend.ends_with("is reached at 1 server"),
         "{backend}"
     );
-    // In lines for people, the same.
+    // The human-readable lines report the same.
     let service = {
         fs::remove_file(node.path("run/trigger")).expect("removed");
         node.answers(vec![Answer::How(Box::new(how()))])
@@ -141,7 +141,7 @@ fn a_good_node_has_nothing_to_do() {
     assert_eq!(done.status, 1);
 }
 
-/// etcd takes no writes any more once it is full; that is an alarm until a person disarms it.
+/// A full etcd refuses writes until an operator disarms the alarm.
 #[test]
 fn an_alarm_of_etcds_is_told() {
     let etcd = Server::start(Kind::Etcd);
@@ -186,7 +186,7 @@ fn nats_is_checked_and_has_to_have_jetstream() {
     assert_eq!(only_error(&checks), no_places);
 
     let user = r#"authorization { users = [ { user: "web1.test" } ] }"#;
-    // Of what is set twice the last counts.
+    // If a setting occurs twice, the last one applies.
     let without = Server::configured(Kind::Nats, &format!("jetstream: false\n{user}"));
     let (done, checks) = checked(&node("nats", without.port, ""), how());
     let error = only_error(&checks);
@@ -232,11 +232,11 @@ fn what_an_backend_denies_is_told() {
     );
 }
 
-/// Whether the backend takes them too is another question.
+/// Whether the backend accepts the certificates too is another question.
 #[test]
 fn certificates_that_others_would_not_believe_are_found() {
     let ca = Ca::get();
-    // The certificate, the key, the CA, the revocation lists; what is found of what.
+    // Certificate, key, CA and revocation lists; the check, and a part of its message.
     for (files, about, part) in [
         (
             ["web1.test.pem", "web1.test.key", "ca.pem", "crl-web1.pem"],

@@ -1,4 +1,5 @@
-//! `nodes --follow`: who is there, as it changes, with real services and backends: line by line, and on a terminal.
+//! `nodes --follow`: changes of the nodes' state, with real services and backends, line by line and
+//! on a terminal.
 
 use again_test_support::stays;
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
 
-/// A command that goes on, and what it has printed so far.
+/// Running command, and its output so far.
 struct Going {
     child: Child,
     text: Arc<Mutex<String>>,
@@ -46,7 +47,8 @@ impl Going {
         self.text.lock().expect("a text").clone()
     }
 
-    /// Waits until it prints this, after what it had printed when this was asked last.
+    /// Waits until the command prints `what` after the position `seen`, and moves the position
+    /// behind it.
     #[track_caller]
     fn prints(&self, seen: &mut usize, what: &str) {
         until(&format!("'{what}' in {}", self.text()), || {
@@ -82,7 +84,8 @@ fn two(kind: Kind) -> (Server, Node, Node) {
     (server, web1, lb1)
 }
 
-/// In a pipe each change is a line, over the backend's end too, and nothing else is.
+/// In a pipe each change is a line, before and after an outage of the backend, and nothing else is
+/// printed.
 #[test]
 fn a_pipe_gets_a_line_for_each_change() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -128,7 +131,7 @@ fn a_pipe_gets_a_line_for_each_change() {
     }
 }
 
-/// Nobody reads any more, and nothing changes: it ends by itself.
+/// The reader has closed the pipe, and nothing changes: the command ends.
 #[test]
 fn a_reader_that_went_away_is_noticed() {
     let (_server, web1, _lb1) = two(Kind::Etcd);
@@ -144,7 +147,7 @@ fn a_reader_that_went_away_is_noticed() {
     assert!(status == 2 && err.contains("--json"), "{err}");
 }
 
-/// A terminal of so many lines and columns, in which a shell runs this.
+/// Starts a shell that runs this script on a terminal of this size.
 fn terminal(node: &Node, size: &str, script: &str) -> Going {
     let command = node.command(&["nodes", "--follow"]);
     let words = [command.get_program()]
@@ -172,7 +175,8 @@ fn terminal(node: &Node, size: &str, script: &str) -> Going {
     })
 }
 
-/// What is new is drawn where it stands, the terminal's size is followed, and it is left as it was.
+/// The terminal shows changes in place, its size is followed, and its settings are restored at the
+/// end.
 #[test]
 fn a_terminal_is_drawn_on_and_left_as_it_was() {
     let (server, web1, lb1) = two(Kind::Etcd);
@@ -185,7 +189,7 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
     let mut seen = 0;
     shown.prints(&mut seen, "\x1b[1m2 nodes: 2 alive\x1b[0m");
     shown.prints(&mut seen, "and 2 more that are quiet\r");
-    // What is typed is not shown.
+    // Typed characters are not shown.
     typed.write_all(b"typed\n").expect("typed");
     has_role(&lb1, "lb");
     shown.prints(
@@ -198,7 +202,7 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
     well(&lb1, &["tell", "--end=failed"]);
     shown.prints(&mut seen, "2 nodes: 2 alive, 1 failed last");
     shown.prints(&mut seen, "\x1b[31mfailed ");
-    // Nothing has changed, and nothing is sent.
+    // If nothing has changed, nothing is written.
     let before = shown.text().len();
     stays("as it was", std::time::Duration::from_secs(5), || {
         let more = shown.text().split_off(before);
@@ -221,14 +225,15 @@ fn a_terminal_is_drawn_on_and_left_as_it_was() {
         after.contains(" echo ") && !after.contains("-echo "),
         "{after}"
     );
-    // Where no line goes on, that is for as long as it is written.
+    // Line wrapping is turned off only while the screen is written.
     assert_eq!(
         text.matches("\x1b[?7l").count(),
         text.matches("\x1b[?7h").count()
     );
 }
 
-/// The nodes are those that were connected when the backend was lost, however long it is away.
+/// The nodes are those that were connected when the backend was lost, however long the outage
+/// lasts.
 #[test]
 fn no_node_is_called_gone_while_the_backend_is_away() {
     let (server, web1, _lb1) = two(Kind::Etcd);
@@ -239,7 +244,7 @@ fn no_node_is_called_gone_while_the_backend_is_away() {
     shown.prints(&mut seen, "2 nodes: 2 alive");
     server.kill();
     shown.prints(&mut seen, "; before: 2 nodes: 2 alive");
-    // On the next day the time has its date.
+    // On the next day the time includes its date.
     web1.set_ahead(90_000);
     shown.prints(&mut seen, "etcd is away since ");
     shown.prints(&mut seen, "; before: 2 nodes: ");
@@ -250,7 +255,8 @@ fn no_node_is_called_gone_while_the_backend_is_away() {
     shown.ends();
 }
 
-/// As a shell's stopped job it ends at once, and leaves the terminal to the shell: whoever sets it from there is stopped.
+/// A stopped job of a shell ends immediately when killed, and leaves the terminal's settings to the
+/// shell: a background process that changes them is stopped.
 #[test]
 fn a_stopped_one_goes_on_or_ends() {
     let (_server, web1, _lb1) = two(Kind::Etcd);

@@ -1,4 +1,5 @@
-//! The last inventory: nodes that have published count while the backend is away, and after it has lost its data.
+//! Last inventory: nodes that have published count while the backend is away, and after it has lost
+//! its data.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,10 +17,10 @@ use crate::whole::{Node, until};
 
 const WEB: [&str; 2] = ["web1.test", "web2.test"];
 const IS_WEB: [&str; 2] = ["--where", "role=web"];
-/// What says that the nodes are not read now.
+/// Warning that the nodes cannot be read now.
 const STORED: &str = "the nodes are those of the last inventory, read ";
 
-/// Two web servers and a balancer whose service has read them.
+/// Returns two web servers, and a balancer whose service has read them.
 fn read(server: &Server) -> [Node; 3] {
     let nodes = ["web1.test", "web2.test", "lb1.test"].map(|name| Node::new(name, server));
     for (node, role) in nodes.iter().zip(["web", "web", "lb"]) {
@@ -30,7 +31,7 @@ fn read(server: &Server) -> [Node; 3] {
     nodes
 }
 
-/// What `nodes` prints of web servers, as JSON and on standard error.
+/// Output of `nodes` for web servers, as JSON, and its standard error.
 fn listed(node: &Node) -> (Value, String) {
     let (status, out, err) = done(node.command(&[&["nodes", "--json"][..], &IS_WEB].concat()));
     assert_eq!(status, 0, "{err}");
@@ -41,7 +42,7 @@ fn is_missing(all: &Value, n: usize) -> bool {
     all["nodes"][n]["missing_since"].is_string()
 }
 
-/// As if that much time had passed since the loss.
+/// Changes the saved inventory as if this time had passed since the loss.
 fn age_loss(node: &Node, millis: u64) {
     let path = node.path("state/serve/inventory");
     let bytes = fs::read(&path).expect("the inventory");
@@ -66,7 +67,7 @@ fn nodes_count_while_the_backend_is_away_and_after_it_lost_its_data() {
         let [web1, web2, lb1] = read(&server);
         server.kill();
         [&web1, &lb1].iter().for_each(|node| node.is_linked(false));
-        // A service that starts while the backend is away has it from the disk.
+        // A service that starts while the backend is away reads the inventory from the disk.
         for _ in 0..2 {
             let (all, err) = listed(&lb1);
             assert_eq!(shown(&lb1, &IS_WEB), WEB);
@@ -84,11 +85,11 @@ fn nodes_count_while_the_backend_is_away_and_after_it_lost_its_data() {
         let (status, out, err) = done(lb1.command(&["trigger", "--where", "role=web"]));
         assert!(status == 0 && err.contains(STORED), "{err}");
         assert!(out.contains(" to 2 nodes: web1.test, web2.test"), "{out}");
-        // Without an inventory nobody can tell.
+        // Without an inventory, the command fails.
         let (status, out, err) = done(web1.command(&["nodes"]));
         assert_eq!((status, out.as_str()), (1, ""), "{err}");
         assert!(err.contains("cannot be reached"), "{err}");
-        // The backend comes back empty, and one of the two does not come back.
+        // The backend comes back empty, and one of the two nodes does not come back.
         web2.kill();
         server.wipe();
         server.run();
@@ -106,7 +107,7 @@ fn nodes_count_while_the_backend_is_away_and_after_it_lost_its_data() {
         assert!(lb1.log().contains(" has lost its data: "), "{}", lb1.log());
         let table = done(lb1.command(&["nodes"])).1;
         assert!(table.contains("\nweb2.test  not back"), "{table}");
-        // After five minutes it is named, and goes when an operator says so.
+        // After five minutes the node is named in a warning, and an operator can remove it.
         assert!(!err.contains("web2.test"), "{err}");
         age_loss(&lb1, 300_000);
         let (all, err) = listed(&lb1);
@@ -125,14 +126,14 @@ fn nodes_count_while_the_backend_is_away_and_after_it_lost_its_data() {
             status == 1 && err.contains("web2.test has told nothing"),
             "{err}"
         );
-        // One that comes back late is there again.
+        // A node that comes back late is listed again.
         web2.start();
         until("its return", || shown(&lb1, &IS_WEB) == WEB);
         assert_eq!(listed(&lb1).1, "");
     }
 }
 
-/// A node that is off has an older value in the backup than this one has read.
+/// A node that is down has an older value in the backup than this one has read.
 #[test]
 fn node_counts_after_the_backend_was_restored_from_a_backup() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -193,7 +194,8 @@ fn loss_is_noticed_when_revisions_have_grown_again() {
     assert!(is_missing(&all, 1) && !is_missing(&all, 0), "{all:#}{err}");
     let log = lb1.log();
     assert!(log.contains(".test's value of revision "), "{log}");
-    // What is removed from data that is whole goes, though the service of another node removes it.
+    // A node that is removed from intact data disappears, even if the service of another node
+    // removes it.
     web1.stop();
     straight.ages("web1.test");
     lb1.stop();
@@ -203,7 +205,7 @@ fn loss_is_noticed_when_revisions_have_grown_again() {
     assert_eq!(shown(&lb1, &IS_WEB), ["web2.test"]);
 }
 
-/// A node that nobody has asked anything.
+/// Returns a new node, to which no client has sent a request.
 fn new_node(server: &Server) -> Node {
     let node = Node::new("n01.test", server);
     node.is_linked(true);
@@ -215,7 +217,7 @@ fn last_inventory_is_shown_while_the_backend_hangs() {
     for kind in [Kind::Etcd, Kind::Nats] {
         let server = Server::start(kind);
         let [_, _, lb1] = read(&server);
-        // Where a beat notices the silence first, the backend counts as away.
+        // If a beat detects the silence first, the backend counts as away.
         until("an answer in place of the backend's", || {
             until("the backend", || listed(&lb1).0["stored"].is_null());
             server.stop();
@@ -233,10 +235,11 @@ fn last_inventory_is_shown_while_the_backend_hangs() {
     }
 }
 
-/// How many steps lie between two cases, up to the last steps: by these the nodes that were read are written.
+/// Number of steps between two cases, up to the last steps, which save the nodes that were read.
 const STRIDE: u64 = 9;
 
-/// Kills the service at its nth system call that others could notice, while it starts, reads the nodes and keeps them; whether it came so far.
+/// Kills the service at its nth system call that others could notice, while it starts, reads the
+/// nodes and saves them; returns whether it was killed.
 fn is_killed_at(lb1: &Node, n: u64) -> bool {
     lb1.kill();
     lb1.start_killed_at(n);
@@ -300,7 +303,8 @@ file { 'DIR/haproxy.cfg': content => join($lines) }
         "{said}"
     );
     assert_eq!(both(), servers);
-    // There is no catalog where no node is believed, since the revocation list here has expired.
+    // The compilation fails while no node can be verified, because the revocation list here has
+    // expired.
     let revocations = |file: &str| {
         fs::write(lb1.path("new"), Ca::get().read(file)).expect("written");
         fs::rename(lb1.path("new"), lb1.path("crl.pem")).expect("renamed");
@@ -333,7 +337,7 @@ file { 'DIR/haproxy.cfg': content => join($lines) }
     server.run();
     lb1.is_linked(true);
     keeps("the last inventory still counts 2 nodes without new facts since the backend lost ");
-    // Where nobody can tell, there is no catalog.
+    // The compilation fails while no inventory is available.
     lb1.kill();
     let (status, said) = apply();
     let why = "the inventory of again-fleet cannot tell which servers there are: 'again-fleet nodes' ended with 1: ";

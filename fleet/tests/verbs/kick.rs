@@ -1,4 +1,5 @@
-//! Reports that ask for runs: the processor of the module in a real `puppet apply`, and what a server does for an agent's.
+//! Reports that cause runs: the module's report processor in a real `puppet apply`, and triggers
+//! that a server sends for an agent's report.
 
 use std::fs;
 use std::path::Path;
@@ -15,19 +16,19 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
 
-/// It changes something unless it is told to be quiet.
+/// Manifest with a change, unless the file `quiet` exists.
 const MANIFEST: &str = "
 exec { '/bin/true': unless => '/usr/bin/test -e DIR/quiet' }
 notify { 'kick -> host:lb1.test': }
 ";
 
-/// A run in which the type sends a trigger.
+/// Manifest in which the type sends a trigger.
 const REFRESH: &str = "
 exec { '/bin/true': notify => Trigger['refresh'] }
 trigger { 'refresh': hosts => ['lb1.test'] }
 ";
 
-/// Has a node run `puppet apply` with the module and its processor.
+/// Runs `puppet apply` on a node with the module and its report processor.
 fn reports(node: &Node) -> Vec<String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../puppet-module");
     fs::create_dir(node.path("modules")).expect("made");
@@ -80,7 +81,8 @@ fn a_report_kicks_if_its_run_has_changed_something_and_goes_on_with_its_way() {
     };
     assert_eq!((&one.lineage.0[..], &one.on_behalf), (&[origin][..], &None));
     assert_eq!(one.name.as_str(), "kick -> host:lb1.test (web1.test)");
-    // Unchanged, though its notify counts as a change with Puppet; noop; and without the service.
+    // Three runs: unchanged, although Puppet counts its notify as a change; noop; and without the
+    // service.
     fs::write(web1.path("quiet"), "").expect("written");
     apply();
     assert_eq!(straight.triggers("lb1.test")[0].id, one.id);
@@ -100,12 +102,12 @@ fn a_report_kicks_if_its_run_has_changed_something_and_goes_on_with_its_way() {
         ),
         "{said}"
     );
-    // With a place to wait on disk, it is sent when the service is back.
+    // With a spool on disk, the trigger is sent when the service is back.
     fs::create_dir(web1.path("spool-requests")).expect("made");
     let said = apply();
     let words = "kick -> host:lb1.test: again-fleet: waiting on disk for the service of this node";
     assert!(said.contains(words), "{said}");
-    // So is what the type sends, and its resource does not fail.
+    // The trigger of the type is sent then too, and its resource does not fail.
     web1.write("site.pp", REFRESH);
     let said = apply();
     let words = "Trigger[refresh]: again-fleet: waiting on disk for the service of this node";
@@ -142,7 +144,7 @@ fn kick_by_role_is_stored_while_the_backend_is_away() {
     let line = "kick -> lb: again-fleet: the selection is stored until ";
     assert!(status == 0 && said.contains(line), "{said}");
     server.run();
-    // It reads the nodes for the first time, so that it cannot know whether any are lost.
+    // The service reads the nodes for the first time, so it cannot know whether any are lost.
     until("the nodes", || web1.path("state/serve/inventory").exists());
     age_loss(&web1);
     until("its run", || {
@@ -157,7 +159,7 @@ fn kick_by_role_is_stored_while_the_backend_is_away() {
     );
 }
 
-/// The service stores its selection when it runs.
+/// The service stores its selection when it starts.
 #[test]
 fn kick_by_role_waits_on_disk_while_the_service_is_down() {
     let server = Server::start(Kind::Etcd);
@@ -182,7 +184,8 @@ fn kick_by_role_waits_on_disk_while_the_service_is_down() {
     until("the selection", || web1.how().outbox.selections == 1);
 }
 
-/// On behalf of nodes, with the way that the id of a job tells; of those only that the target lets it speak for.
+/// The server sends on behalf of nodes, with the path from the job id, and only for nodes for which
+/// the target accepts it.
 #[test]
 fn a_server_fires_for_others_and_their_ways_go_on() {
     let server = Server::start(Kind::Etcd);
@@ -218,12 +221,12 @@ fn a_server_fires_for_others_and_their_ways_go_on() {
         let id = id.clone();
         Lineage(vec![Origin { id, cause, path }])
     };
-    // What is run is not Puppet, so that nobody knows what came of it.
+    // The command is not Puppet, so the outcome of its run is unknown.
     let (_, out, err) = fire("web1.test", &job(1));
     assert_eq!(err, "", "{out}");
     let way = ["lb1.test", "web1.test"];
     assert_eq!(lb1.runs()[0].origins, origin(&id, Cause::Person, &way));
-    // Of a run that nobody asked for, of somebody else's job, and of this very node.
+    // Reports of a run without a trigger, of a job with a foreign id, and of the node itself.
     for (node, job) in [("web1.test", ""), ("web1.test", "17"), ("web2.test", "")] {
         let (_, out, err) = fire(node, job);
         assert_eq!(err, "", "{out}");

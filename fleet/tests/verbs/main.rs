@@ -1,31 +1,31 @@
-//! The commands that people and Puppet call, as processes: with real services, and where a service would not, or not at will, say
-//! what they have to understand, with whoever listens in its place.
+//! Commands that people and Puppet call, run as processes. Most have real services; when a test
+//! needs answers that no real service gives, or not on demand, the test listens in its place.
 
 #[path = "../support/ca.rs"]
 mod ca;
-/// What `check` finds, with real backends.
+/// Findings of `check`, with real backends.
 mod check;
 #[allow(dead_code, reason = "what is signed by nobody is not for this room")]
 #[path = "../support/fired.rs"]
 mod fired;
-/// Who is there, as it changes.
+/// Changes of the nodes' state.
 mod follow;
-/// The last inventory.
+/// Last inventory.
 mod inventory;
-/// What reports ask for.
+/// Runs that reports cause.
 mod kick;
 mod node;
-/// Who is there.
+/// State of the nodes.
 mod nodes;
 /// A CA of `again-fleet ca`.
 mod own_ca;
-/// What a bug shows.
+/// Output of a panic.
 mod panic;
-/// What everybody may read.
+/// Data that every node may read.
 mod public;
 /// Real services.
 mod real;
-/// Selections that are stored.
+/// Stored selections.
 mod selections;
 #[allow(
     dead_code,
@@ -33,14 +33,14 @@ mod selections;
 )]
 #[path = "../support/servers.rs"]
 mod servers;
-/// What followed from a firing.
+/// Runs that a trigger caused.
 mod story;
 #[path = "../support/straight.rs"]
 mod straight;
 #[allow(dead_code, reason = "what the service's own tests ask it for")]
 #[path = "../support/node.rs"]
 mod whole;
-/// A service that hangs, breaks off, or talks nonsense.
+/// Services that hang, close the connection early, or send invalid answers.
 mod worse;
 
 use again_fleet::ask::{Answer, Question, Summary};
@@ -203,7 +203,7 @@ fn wrong_words_and_settings_end_with_2() {
     );
 }
 
-/// A question with as many targets as there may be.
+/// Question with the maximum number of targets.
 #[test]
 fn a_thousand_targets_are_asked_for_and_counted() {
     let node = Node::new();
@@ -220,7 +220,7 @@ fn a_thousand_targets_are_asked_for_and_counted() {
     assert!(done.out.contains(" and 980 more (id "), "{done:?}");
 }
 
-/// Waits for these news after both nodes have it.
+/// Waits for this news after both nodes have the trigger.
 fn waited(news: Vec<Answer>, more: &[&str]) -> Done {
     let node = Node::new();
     let answers = [delivered(&["lb1", "lb2"]), news].concat();
@@ -257,7 +257,7 @@ fn the_end_of_waiting_is_the_worst_that_was_told() {
     );
 }
 
-/// Takes back what is for lb1; these are the answers.
+/// Cancels the triggers for lb1; expects these answers.
 fn taken_back(answers: Vec<Answer>) -> Done {
     let node = Node::new();
     let service = node.answers(answers);

@@ -1,4 +1,4 @@
-//! A node: its settings, what stands in for the helper, and whoever listens in the place of its service.
+//! Node: its settings, a script instead of `again`, and a listener instead of its service.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ pub struct Node {
     dir: tempfile::TempDir,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Done {
     pub status: i32,
@@ -26,7 +26,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Its only line on standard error.
+    /// Returns the only line on standard error.
     pub fn error(&self) -> &str {
         let line = self.err.trim_end();
         assert!(!line.contains('\n'), "{self:?}");
@@ -53,7 +53,7 @@ impl Node {
         self.dir.path().join(name)
     }
 
-    /// The settings, and these.
+    /// Writes the settings, with these lines added.
     pub fn set(&self, more: &str) {
         let (run, spool, helper) = (self.path("run"), self.path("spool"), self.path("again"));
         let text = format!(
@@ -62,7 +62,7 @@ impl Node {
         fs::write(self.path("again-fleet.toml"), text).expect("written");
     }
 
-    /// The helper says that the run above is this.
+    /// Installs a script as `again`, which reports this run as the one that called it.
     pub fn is_in(&self, this_run: &str) {
         let script = format!(
             "#!/bin/sh\nprintf '%s ' \"$@\" >>\"$0.calls\"\n[ \"$1\" = --version ] && echo again 0.1.0 && exit\necho '{{\"schema\":1,\"targets\":[],\"this_run\":{this_run}}}'\nexit 3\n"
@@ -72,12 +72,12 @@ impl Node {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
     }
 
-    /// Listens at the socket.
+    /// Listens on the service's socket.
     pub fn listen(&self) -> UnixListener {
         UnixListener::bind(self.path("run/trigger")).expect("bound")
     }
 
-    /// Is the service for one connection; gives what was asked.
+    /// Acts as the service for one connection; returns the question.
     pub fn serves(
         &self,
         talk: impl FnOnce(&mut UnixStream, &Question) + Send + 'static,
@@ -90,7 +90,8 @@ impl Node {
         })
     }
 
-    /// The same for several connections, one after the other, with these answers to each.
+    /// Acts as the service for several connections, one after the other, with these answers to
+    /// each.
     pub fn answers_each(&self, answers: Vec<Vec<Answer>>) -> JoinHandle<Vec<Question>> {
         let listener = self.listen();
         std::thread::spawn(move || {
@@ -103,7 +104,7 @@ impl Node {
         })
     }
 
-    /// The same, with these answers at once.
+    /// Acts as the service for one connection, and sends all answers immediately.
     pub fn answers(&self, answers: Vec<Answer>) -> JoinHandle<Question> {
         self.serves(move |stream, _| tell(stream, &answers))
     }
@@ -132,7 +133,7 @@ impl Node {
     }
 }
 
-/// The next connection, and what it asks.
+/// Accepts the next connection, and reads its question.
 fn asked(listener: &UnixListener) -> (UnixStream, Question) {
     let (mut stream, _) = listener.accept().expect("a connection");
     let mut head = [0; HEAD];
@@ -145,7 +146,7 @@ fn asked(listener: &UnixListener) -> (UnixStream, Question) {
 
 pub fn tell(stream: &mut UnixStream, answers: &[Answer]) {
     for answer in answers {
-        // Who asked may have heard enough.
+        // The client may have closed the connection already.
         let _ = stream.write_all(&ask::say(answer).expect("an answer"));
     }
 }

@@ -1,4 +1,5 @@
-//! Who is there: what nodes tell of themselves, is shown, selected by, and forgotten.
+//! State of the nodes: the facts that they publish, how they are listed and selected, and the
+//! removal of a node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +23,7 @@ fn json(node: &Node, words: &[&str]) -> Value {
     serde_json::from_str(&well(node, words)).expect("JSON")
 }
 
-/// A run tells this of the node.
+/// Publishes facts of the node, as a run does.
 fn tells(node: &Node, said: &Value) {
     let mut child = node
         .command(&["tell"])
@@ -42,7 +43,7 @@ pub fn has_role(node: &Node, role: &str) {
     tells(node, &said);
 }
 
-/// The names of the nodes that are shown.
+/// Names of the nodes that are listed.
 pub fn shown(node: &Node, words: &[&str]) -> Vec<String> {
     let (status, out, err) = done(node.command(&[&["nodes", "--json"], words].concat()));
     assert_eq!(status, 0, "{words:?}: {err}");
@@ -101,10 +102,11 @@ fn what_nodes_tell_is_shown() {
             lines[2].starts_with("web1.test  alive               told nothing"),
             "{table}"
         );
-        // It is there again where the backend lost it, and when another service begins.
+        // A node publishes again after the backend has lost its entry, and when another service
+        // starts.
         lb1.kill();
         if kind == Kind::Etcd {
-            // Only what a node has signed is believed, at its own place.
+            // An entry is valid only at the key of the node that has signed it.
             let straight = Straight::at(&server, "web1.test");
             let told = Inventory {
                 node: name("lb1.test"),
@@ -132,7 +134,7 @@ fn what_nodes_tell_is_shown() {
                 .put("node/web1=test", &sealed_as("lb1.test", &told))
                 .expect("put");
             assert_eq!(shown(&web1, &["--where", "role=web"]), [""; 0]);
-            // More than are verified together, and nothing of it good.
+            // More entries than are verified together, none of them valid.
             for n in 0..100 {
                 let put = straight.put(&format!("node/a{n}=test"), b"x");
                 put.expect("put");
@@ -146,7 +148,7 @@ fn what_nodes_tell_is_shown() {
                 &["--class", "Profile::X", "--environment=production"],
             ) == ["lb1.test"]
         });
-        // Whoever has not seen the backend before does not see one that is not there.
+        // A service that has not read the nodes before cannot list them while the backend is down.
         server.kill();
         until("the loss", || !lb1.how().link.is_up);
         let (status, out, err) = done(lb1.command(&["nodes"]));
@@ -155,7 +157,7 @@ fn what_nodes_tell_is_shown() {
         let (status, _, err) = done(lb1.command(&["trigger", "--where", "role=lb"]));
         let begin = "again-fleet: warning: no node is known: ";
         assert!(status == 0 && err.starts_with(begin), "{err}");
-        // What a run tells meanwhile is kept.
+        // Facts that a run publishes meanwhile are kept.
         has_role(&web1, "web");
         server.run();
         web1.is_linked(true);
@@ -173,7 +175,8 @@ fn what_nodes_tell_is_shown() {
     }
 }
 
-/// Whoever can write to the backend puts older facts of a node back, or has a copy of its key.
+/// A writer to the backend, or an owner of a copy of the node's key, puts older facts of the node
+/// back.
 #[test]
 fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
     for kind in [Kind::Etcd, Kind::Nats] {
@@ -197,7 +200,8 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
         );
         let what = "the facts of this node, lb1.test, are published again: in place of version";
         assert!(lb1.log().contains(what), "{}", lb1.log());
-        // While it cannot restore them, another node remembers that they are old, also after a restart.
+        // While the node cannot restore its facts, another node remembers that they are old, also
+        // after a restart.
         lb1.kill();
         straight.put(key, &old).expect("put");
         let before = web1.log();
@@ -226,7 +230,7 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
         );
         lb1.start();
         until("its return", || is("lb") == ["lb1.test"]);
-        // Another user of its certificate, who is an hour ahead.
+        // Another user of the node's certificate, whose clock is an hour ahead.
         let mut theirs = straight::read::<Inventory>(&straight.list(key)[0].bytes);
         theirs.serial += 3_600_000;
         theirs.facts.insert("role".to_owned(), "web".to_owned());
@@ -267,7 +271,7 @@ fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
     until("all of them", || {
         shown(web1, &["--where", "cpus>1"]).len() == 3
     });
-    // Nobody fires at itself unless it is named.
+    // A node does not select itself unless it is named.
     let out = well(web1, &["trigger", "--where", "role=web"]);
     assert!(
         out.starts_with("again-fleet: delivered to etcd for 1 node: web2.test (id "),
@@ -291,7 +295,7 @@ fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
     until("what waits", || {
         json(web1, &["nodes", "--json"])["nodes"][0]["pending"] == 1
     });
-    // That nobody is meant is said, and is no failure.
+    // An empty selection is reported, and is not an error.
     let out = well(web1, &["trigger", "--where", "role=db", "--wait"]);
     assert!(out.starts_with("again-fleet: nobody is selected"), "{out}");
     for verb in ["trigger", "nodes"] {
@@ -309,7 +313,7 @@ fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
         (&fired["targets"], &fired["schema"]),
         (&json!([]), &json!(1))
     );
-    // One that is away is meant too.
+    // A disconnected node is selected too.
     lb1.stop();
     let straight = Straight::at(&server, "web1.test");
     straight.ages("lb1.test");
@@ -344,7 +348,8 @@ fn what_is_selected_is_fired_at_and_a_node_that_is_gone_can_be_forgotten() {
     });
 }
 
-/// The first run of a new node fires at others by what they are, and whoever is fired at finds the new node, while that run goes on.
+/// The first run of a new node sends triggers to others by their facts, and the runs of those find
+/// the new node while that run continues.
 #[test]
 fn whoever_is_told_of_a_new_node_finds_it() {
     const LOOK: &str = "#!/bin/sh

@@ -1,4 +1,4 @@
-//! `again-fleet ca`: its files, and nodes and backends that have nothing but these.
+//! `again-fleet ca`: its files, and nodes and backends that have no other certificates.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,11 +9,11 @@ use crate::real::{done, well};
 use crate::servers::{Kind, Server};
 use crate::whole::{Node, until};
 
-/// A directory with a CA in `ca`, and what is copied from it.
+/// Directory with a CA in `ca`, and copies of its files.
 struct Site(tempfile::TempDir);
 
 impl Site {
-    /// One without a CA.
+    /// Returns a site without a CA.
     fn empty() -> Site {
         Site(tempfile::tempdir().expect("a directory"))
     }
@@ -117,14 +117,14 @@ fn node_has_one_valid_certificate_whatever_was_removed_or_interrupted() {
     let again = ["sign", "lb1.test", "web1.test"];
     site.fails(&again, &["web1.test has a certificate", "revoke web1.test"]);
     assert_eq!(site.read("ca/nodes/web1.test/certs/web1.test.pem"), first);
-    // Commands that were killed have left these.
+    // Temporary files of commands that were killed.
     fs::create_dir(site.path("ca/nodes/.new")).expect("made");
     fs::create_dir_all(site.path("ca/nodes/.old/certs")).expect("made");
     site.sh("rm -r ca/nodes/lb1.test/certs; cp -a ca backup");
     site.well(&["revoke", "lb1.test"]);
     site.well(&["sign", "lb1.test"]);
     assert_eq!(site.sh("ls -A ca/nodes"), "lb1.test\nweb1.test\n");
-    // What was signed is known without its files.
+    // Issued certificates are known without their files.
     site.sh("rm -r ca/nodes/web1.test");
     site.fails(&["sign", "web1.test"], &["web1.test has a certificate"]);
     site.well(&["revoke", "web1.test"]);
@@ -150,7 +150,7 @@ fn node_has_one_valid_certificate_whatever_was_removed_or_interrupted() {
     };
     assert_eq!(again, "lb1.test");
     assert_eq!(revoked(), [lb1.clone(), web1.clone()]);
-    // A CA from a backup repeats neither a serial number nor the number of a list.
+    // A CA from a backup repeats neither a serial number nor the number of a revocation list.
     let number = || {
         let said = site.sh("openssl crl -in ca/crl.pem -noout -crlnumber");
         let digits = said.trim().strip_prefix("crlNumber=0x").expect("hex");
@@ -208,7 +208,7 @@ fn errors_name_the_file_and_what_to_do() {
     );
 }
 
-/// A node with these certificates, its processes running.
+/// Returns a node with these certificates, whose processes run.
 fn node(name: &'static str, server: &Server, ssldir: &Path) -> Node {
     let node = Node::off(name, server);
     for (key, file) in [
@@ -224,7 +224,8 @@ fn node(name: &'static str, server: &Server, ssldir: &Path) -> Node {
     node
 }
 
-/// Over both backends, from nothing: a CA, a backend, and two nodes, one of which is revoked in the end.
+/// Setup from nothing with both backends: a CA, a backend, and two nodes, one of which is revoked
+/// at the end.
 #[test]
 fn masterless_nodes_trigger_one_another_until_one_is_revoked() {
     let site = Site::new();

@@ -1,8 +1,8 @@
-//! What a bug shows: the manual says to report it.
+//! Output of a panic: the manual says to report it.
 
 use std::process::Command;
 
-/// A kernel that gives no random bytes makes a library panic.
+/// A kernel that returns no random bytes makes a library panic.
 #[test]
 fn panic_shows_file_and_line() {
     const GETRANDOM: &str = if cfg!(target_arch = "x86_64") {

@@ -1,4 +1,5 @@
-//! What a fleet's backend holds for everybody to read: the fields that SECURITY.md lists, and no secret of a node's.
+//! Public data: the backend contains the fields that SECURITY.md lists, for every node to read, and
+//! no secret of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +25,7 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
 
-/// The fields of each kind of value, as SECURITY.md lists them.
+/// Fields of each kind of value, as SECURITY.md lists them.
 fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../SECURITY.md");
     let text = fs::read_to_string(path).expect("SECURITY.md");
@@ -53,11 +54,11 @@ fn listed() -> BTreeMap<&'static str, BTreeSet<String>> {
     ])
 }
 
-/// The kind of an envelope, and what its body says, whoever signed it.
+/// Returns the kind of an envelope and its body, without checking the signature.
 fn opened(bytes: &[u8]) -> (String, Value) {
     let mut rest = bytes.strip_prefix(b"AGF1").expect("an envelope");
     let mut parts = Vec::new();
-    // Kind, namespace, certificate, signature and body.
+    // Five parts: kind, namespace, certificate, signature and body.
     for _ in 0..5 {
         let (length, more) = rest.split_first_chunk::<4>().expect("a length");
         let length = u32::from_be_bytes(*length) as usize;
@@ -68,7 +69,8 @@ fn opened(bytes: &[u8]) -> (String, Value) {
     (kind, serde_json::from_slice(parts[4]).expect("JSON"))
 }
 
-/// The names of everything in there; of what is in a list, that of the list. Facts and metrics have names of their own.
+/// Returns all field names in a value; fields in a list are below the name of the list. Facts and
+/// metrics have names of their own.
 fn fields(value: &Value, above: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(all) if !["facts", "tokens", "resets", "ended.metrics"].contains(&above) => {
@@ -90,7 +92,8 @@ fn fields_of(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// A value of each kind with all its fields: a new one does not compile before it stands here.
+/// Returns a value of each kind with all its fields: a new field does not compile until it is added
+/// here.
 fn whole() -> Vec<Vec<u8>> {
     let node = Inventory {
         node: name("lb1.test"),
@@ -229,7 +232,7 @@ fn whole() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a run did, from this origin.
+/// Returns the events of a run with this origin.
 fn events(origin: Origin) -> Batch {
     let text = || Some("x".to_owned());
     Batch {
@@ -283,7 +286,7 @@ fn every_field_of_what_everybody_may_read_is_listed() {
     assert_eq!(are, listed);
 }
 
-/// Sixty-four letters for six bits each (RFC 4648).
+/// Encodes bytes in base64, without padding (RFC 4648).
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bit = |n: usize| usize::from(bytes[n / 8] >> (7 - n % 8) & 1);
@@ -292,12 +295,13 @@ fn base64(bytes: &[u8]) -> String {
     whole.collect()
 }
 
-/// How a word may stand in something: as it is, in hexadecimal, and in base64, wherever that began.
+/// Returns the forms in which a text may contain a word: plain, in hexadecimal, and in base64 at
+/// each of the three offsets.
 fn guises(word: &str) -> Vec<Vec<u8>> {
     let hex: String = word.bytes().map(|b| format!("{b:02x}")).collect();
     let at = |offset: usize| {
         let text = base64(&[&vec![0; offset], word.as_bytes()].concat());
-        // The first letters hold what stood before as well.
+        // The first characters encode preceding bytes as well.
         text[(offset * 8).div_ceil(6)..].to_owned()
     };
     let all = [word.to_owned(), hex, at(0), at(1), at(2)];
@@ -308,7 +312,7 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// What the run of lb1 knows, and nobody else may.
+/// Secrets that the run of lb1 knows, and that must not leave the node.
 const SECRETS: [&str; 8] = [
     "word0of0a0sensitive0parameter",
     "word1of1a1fact",
@@ -320,7 +324,8 @@ const SECRETS: [&str; 8] = [
     "word7of7a7title",
 ];
 
-/// It fails, having changed something, and fires at a node that does not listen to it. What it was given is left in files.
+/// Manifest that changes something, fails, and sends a trigger to a node that does not accept it.
+/// Secret values are left in files.
 const MANIFEST: &str = "
 class profile::lb(Sensitive[String] $password) {
   file { 'DIR/password': content => $password }
@@ -337,7 +342,8 @@ class profile::lb(Sensitive[String] $password) {
 class { 'profile::lb': password => Sensitive('WORD0') }
 ";
 
-/// Fires from there, and waits for what the story tells of it, and for nothing more to come.
+/// Sends a trigger from web1, and waits until its story has this outcome and nothing more is under
+/// way.
 fn fires(web1: &Node, name: &str, outcome: &str) -> String {
     let mut why = String::new();
     well(web1, &["trigger", "--to", "lb1.test", "--name", name]);
@@ -393,14 +399,15 @@ fn no_secret_of_a_run_is_in_the_backend() {
         story.contains("\"name\":\"another\"") && story.contains("\"outcome\":\"refused\"")
     });
     assert_eq!(told("lb1.test", "facts"), json!({"role": "lb"}));
-    // All of them were there to be told.
+    // All of the secrets were available to the run.
     let read = |name: &str| fs::read_to_string(lb1.path(name)).expect("what the run has left");
     let was: Vec<String> = ["password", "fact", "env", SECRETS[3]].map(read).into();
     let was = was.join("\n");
     for word in SECRETS.iter().filter(|word| **word != SECRETS[3]) {
         assert!(was.contains(word), "{word} was not there: {was}");
     }
-    // A program, and a manifest, that are not there are named in the reason; what they were to be given is not.
+    // A program, and a manifest, that do not exist are named in the reason; their arguments are
+    // not.
     fs::rename(lb1.path("site.pp"), lb1.path("gone.pp")).expect("renamed");
     let why = fires(&web1, "no manifest", "failed");
     assert!(!why.is_empty());

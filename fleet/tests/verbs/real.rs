@@ -1,4 +1,4 @@
-//! The commands with what they are made for: real services, a real etcd, the real helper, real Puppet.
+//! Commands with real services, a real etcd, the real `again` and real Puppet.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
 
-/// What a command said, all of it, and its exit status.
+/// Exit status, standard output and standard error of a command.
 pub fn done(mut command: Command) -> (i32, String, String) {
     let Output {
         status,
@@ -29,7 +29,7 @@ pub fn done(mut command: Command) -> (i32, String, String) {
     )
 }
 
-/// What a command that succeeds has printed.
+/// Standard output of a command that must succeed.
 pub fn well(node: &Node, words: &[&str]) -> String {
     let (status, out, err) = done(node.command(words));
     assert_eq!((status, err.as_str()), (0, ""), "{words:?}: {out}");
@@ -76,7 +76,7 @@ fn what_stands_in_the_backend_is_what_was_typed() {
         path: vec![name("web1.test")],
     };
     assert_eq!(one.lineage.0, [origin]);
-    // What was not typed is the settings' or a default.
+    // Options that were not given come from the settings or the defaults.
     web1.set_also("ttl = '10m'");
     well(&web1, &["trigger", "--to", "db1.test"]);
     let other = straight.triggers("db1.test").remove(0);
@@ -84,8 +84,8 @@ fn what_stands_in_the_backend_is_what_was_typed() {
     assert_eq!(other.name.as_str(), "again");
 }
 
-/// A run that others asked for carries on what they said; nothing of it is believed that stands in the environment. A noop run fires
-/// nothing.
+/// A run that a trigger has started carries on the trigger's origins; the environment cannot forge
+/// them. A noop run sends nothing.
 #[test]
 fn the_lineage_is_that_of_the_run() {
     const MANIFEST: &str = "
@@ -115,7 +115,7 @@ exec { 'fire':
     assert_eq!(origin.cause, Cause::Person);
     assert_eq!(origin.path, [name("web2.test"), name("web1.test")]);
     assert_ne!(origin.id, one.id);
-    // By hand, and noop but for the resources that fire.
+    // A run by hand that is noop except for the resources that send triggers.
     let mut puppet = Command::new("puppet");
     puppet.args(&web1.puppet()[1..]).arg("--noop");
     puppet.env("AGAIN_CONFIG", web1.path("again.toml"));
@@ -148,7 +148,7 @@ fn what_is_kept_is_said_and_so_is_until_when() {
     assert_eq!(said["targets"][0]["fired"], "kept");
 }
 
-/// A trigger that has come as far as it may is run, and what its run fires is not passed on.
+/// A trigger that has reached the hop limit is run, but the triggers of its run are refused.
 #[test]
 fn what_has_come_too_far_is_not_fired_and_the_circle_is_named() {
     const FIRE: &str = "#!/bin/sh
@@ -167,7 +167,7 @@ mv 'DIR/said.new' 'DIR/said'
     web1.start();
     web1.is_linked(true);
     let straight = Straight::at(&server, "web2.test");
-    // Between these two since it began.
+    // The path alternates between these two nodes.
     let origin = |bits: u128, hops: usize| Origin {
         id: Id::from_bits(bits),
         cause: Cause::Refresh,
@@ -201,7 +201,7 @@ mv 'DIR/said.new' 'DIR/said'
         "{said}"
     );
     assert!(straight.triggers("lb1.test").is_empty());
-    // One that has come so far holds up no other.
+    // One origin that has reached the limit does not stop another.
     let said = told(1, vec![origin(1, 2), origin(2, 1)]);
     assert!(
         said.contains("again-fleet: warning: not passed on: over 2 hops: ")
@@ -276,7 +276,7 @@ fn who_waits_sees_how_each_run_ends_and_a_table() {
     assert_eq!((lb1.runs().len(), web2.runs().len()), (2, 2));
 }
 
-/// Nobody waits longer than a node may take it; and one that is away does not hold up who takes something back.
+/// A command waits no longer than the ttl, and a disconnected node does not delay a cancellation.
 #[test]
 fn a_node_that_is_away_holds_nobody_up() {
     let server = Server::start(Kind::Etcd);

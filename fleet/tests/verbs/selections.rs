@@ -12,24 +12,24 @@ use crate::whole::{Node, until};
 
 const IS_LB: [&str; 2] = ["--where", "role=lb"];
 
-/// A sender whose service has read the nodes, among them a balancer.
+/// Returns a sender whose service has read the nodes, among them a balancer.
 fn sender(server: &Server) -> [Node; 2] {
     let [web1, lb1] = ["web1.test", "lb1.test"].map(|name| Node::new(name, server));
     [&web1, &lb1].iter().for_each(|node| node.is_linked(true));
     has_role(&lb1, "lb");
     until("the balancer", || shown(&web1, &IS_LB) == ["lb1.test"]);
-    // Its first reading was long ago.
+    // The first reading was long ago.
     age_loss(&web1);
     [web1, lb1]
 }
 
-/// The backend ends; the sender knows.
+/// Stops the backend; the sender detects it.
 fn ends(server: &Server, web1: &Node) {
     server.kill();
     web1.is_linked(false);
 }
 
-/// Another balancer, which has published.
+/// Adds another balancer, which has published.
 fn balancer(name: &'static str, server: &Server) -> Node {
     let node = Node::new(name, server);
     node.is_linked(true);
@@ -37,7 +37,7 @@ fn balancer(name: &'static str, server: &Server) -> Node {
     node
 }
 
-/// What a command prints that succeeds, and warns of what it does not know.
+/// Output of a command that succeeds, and warns that its information is incomplete.
 #[track_caller]
 fn prints(node: &Node, words: &[&str]) -> String {
     let (status, out, err) = done(node.command(words));
@@ -45,7 +45,7 @@ fn prints(node: &Node, words: &[&str]) -> String {
     out
 }
 
-/// Triggers balancers, and how the command says that, as JSON.
+/// Triggers balancers, and returns the command's JSON.
 fn triggers(web1: &Node, words: &[&str]) -> (Id, Value) {
     let all = prints(web1, &[&["trigger", "--json"], &IS_LB[..], words].concat());
     let all: Value = serde_json::from_str(&all).expect("JSON");
@@ -73,7 +73,7 @@ fn selection_reaches_nodes_that_appear_when_the_backend_is_back_and_no_node_twic
     assert!(said.contains(next), "{said}");
     let (id, all) = triggers(&web1, &["--name=balancers"]);
     assert_eq!(all["targets"][0]["fired"], "kept", "{all:#}");
-    // It outlives the service, and is shown.
+    // The selection survives a restart of the service, and is listed.
     web1.stop();
     web1.start();
     let (_, checked, _) = done(web1.command(&["check"]));
@@ -146,7 +146,7 @@ fn cancelled_or_replaced_selection_is_not_resolved() {
     assert_eq!(web2.ran(), []);
 }
 
-/// As if five minutes had passed since the loss.
+/// Changes the saved inventory as if five minutes had passed since the loss.
 pub fn age_loss(node: &Node) {
     let path = node.path("state/serve/inventory");
     let bytes = fs::read(&path).expect("the inventory");

@@ -1,4 +1,5 @@
-//! `story`: what followed from a firing, over all nodes; and what becomes of it for whoever waits.
+//! `story`: every run that a trigger caused, on all nodes; and the progress that a waiting command
+//! reports.
 
 use again_test_support::ask_for;
 use std::collections::BTreeMap;
@@ -23,7 +24,8 @@ use crate::servers::{Kind, Server};
 use crate::straight::Straight;
 use crate::whole::{Node, until};
 
-/// Waits for what takes many runs of Puppet, or asks for work of the machine: it is looked at now and then.
+/// Waits for a condition that takes many runs of Puppet, or is expensive to check: it is checked
+/// twice a second.
 #[track_caller]
 fn in_time(mut is_so: impl FnMut() -> Result<(), String>) {
     let (limit, mut last) = (Duration::from_secs(300), String::new());
@@ -33,7 +35,7 @@ fn in_time(mut is_so: impl FnMut() -> Result<(), String>) {
     assert!(done.is_some(), "still {last}");
 }
 
-/// Waits until a story is as it should be.
+/// Waits until a story satisfies the condition.
 #[track_caller]
 fn until_told(node: &Node, words: &[&str], is_so: impl Fn(&str) -> bool) {
     in_time(|| match done(node.command(words)) {
@@ -42,7 +44,7 @@ fn until_told(node: &Node, words: &[&str], is_so: impl Fn(&str) -> bool) {
     });
 }
 
-/// What may stand in each field, as again-fleet(8) describes it.
+/// Checks the type of each field against its description in again-fleet(8).
 fn check(story: &Value) {
     type Kind = fn(&Value) -> bool;
     let text: Kind = Value::is_string;
@@ -132,7 +134,7 @@ fn check(story: &Value) {
     }
 }
 
-/// `node outcome name` of each entry, below its parent's.
+/// Lines of the form `node outcome name` for each entry, after that of its parent.
 fn tree(story: &Value) -> Vec<String> {
     let entries = story["entries"].as_array().expect("entries");
     let mut ways: Vec<String> = Vec::new();
@@ -145,7 +147,8 @@ fn tree(story: &Value) -> Vec<String> {
     ways
 }
 
-/// How often a node has to run, and what it does in which of its runs.
+/// Returns a node with a script that does something in each of its runs, according to the run's
+/// number.
 fn runs(name: &'static str, server: &Server, cases: &str, ahead: i64) -> Node {
     let script = format!(
         "DIR/note\nn=$(ls DIR/runs | wc -l)\nfire() {{ FLEET trigger \"$@\"; }}\nrerun() {{ AGAIN run --delta 0; }}\nhold() {{ while [ -e DIR/hold ]; do sleep 0.05; done; }}\ncase $n in\n{cases}\nesac\n"
@@ -162,7 +165,8 @@ fn runs(name: &'static str, server: &Server, cases: &str, ahead: i64) -> Node {
     node
 }
 
-/// Nine runs on four nodes, of which one is 30 s behind: with a trigger that is refused, one that has expired and one that failed.
+/// Nine runs on four nodes, one of which is 30 s behind. One trigger is rejected, one has expired
+/// and one has failed.
 #[test]
 fn a_story_is_whole_and_in_order_though_clocks_disagree() {
     let server = Server::start(Kind::Etcd);
@@ -186,7 +190,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
         0,
     );
     let n01 = runs("n01.test", &server, "1) exit 4 ;;", 0);
-    // What lb1 fires is half a minute old when it comes.
+    // The trigger of lb1 is half a minute old when it arrives.
     n01.set_also("skew = '10s'");
     n01.signal("-HUP");
     let all = [&web1, &lb1, &web2, &n01];
@@ -219,7 +223,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
     rest([0, 3, 3, 1], &[&web2, &n01]);
     fs::remove_file(lb1.path("hold")).expect("removed");
     rest([0, 3, 4, 2], &all);
-    // Each run was told to its end.
+    // The final status of each run was published.
     let followed = follow.wait_with_output().expect("its end");
     let followed = (
         followed.status.code(),
@@ -249,7 +253,8 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
         (&story["node"], &story["cause"]),
         (&json!("web1.test"), &json!("person"))
     );
-    // That lb1 took what had not been fired yet by its clock is said.
+    // lb1 accepted a trigger that was sent in the future according to its clock; the story reports
+    // this.
     let off = entries[0]["clock_off_ms"].as_i64().expect("it is behind");
     assert!((-30_000..-1000).contains(&off), "{off}");
     for (n, why) in [(3, "fired at "), (4, "accept")] {
@@ -261,14 +266,14 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
             entries[n]
         );
     }
-    // The log is there by the command that is told.
+    // The command that the story names prints the log.
     let log = entries[2]["run"]["log_command"]
         .as_str()
         .expect("a command");
     let words: Vec<&str> = log.split(' ').skip(1).collect();
     assert!(n01.again(&words).status.success(), "{log}");
 
-    // For a day, and by a lease for many.
+    // Values expire after a day; a shared lease is used for many of them.
     let leases = server.etcdctl("web1.test", &["lease", "list"]);
     let granted = |lease: &str| server.etcdctl("web1.test", &["lease", "timetolive", lease]);
     let ids = leases.lines().filter(|line| line.len() == 16);
@@ -301,7 +306,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
             && shown[1].contains("clocks disagree"),
         "{text}"
     );
-    // What changed while somebody followed it is what stands there now, by the words.
+    // After all changes, the followed story ends with the same text as the final one.
     let last = followed
         .1
         .lines()
@@ -312,7 +317,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
         "{}",
         followed.1
     );
-    // By any trigger of it, and as a picture.
+    // Any trigger of the story selects it, and it can be printed as a graph.
     let second = entries[6]["trigger"].as_str().expect("an id");
     let dot = well(&web2, &["story", second, "--dot"]);
     assert!(
@@ -325,7 +330,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
         svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"),
         "{svg}"
     );
-    // A row for each, and a bar for each run that ended.
+    // The picture has a row for each trigger, and a bar for each run that ended.
     let count = |part: &str| svg.matches(part).count();
     assert_eq!(
         [count("<g><title>"), count("height=\"10\"/>")],
@@ -340,7 +345,7 @@ fn a_story_is_whole_and_in_order_though_clocks_disagree() {
     is_xml(&svg);
 }
 
-/// Puppet's Ruby has a parser.
+/// Checks that the text is XML, using the parser of Puppet's Ruby.
 fn is_xml(text: &str) {
     let script = "require 'rexml/document'; REXML::Document.new($stdin.read).root";
     let mut ruby = Command::new("ruby")
@@ -354,14 +359,14 @@ fn is_xml(text: &str) {
     assert!(ruby.wait().expect("ended").success(), "{text}");
 }
 
-/// A story is told by those whose names are on it.
+/// An entry of a story counts only if its own node has signed it.
 #[test]
 fn what_another_signed_is_no_part_of_it() {
     let server = Server::start(Kind::Etcd);
     let web1 = Node::new("web1.test", &server);
     web1.is_linked(true);
     let straight = Straight::at(&server, "web2.test");
-    // Nobody is there to tell anything: what is on its way is known where it was fired.
+    // No node is up to publish anything: the sender itself knows what is under way.
     well(&web1, &["trigger", "--to", "n02.test"]);
     let story: Value = serde_json::from_str(&well(&web1, &["story", "--json"])).expect("JSON");
     check(&story);
@@ -421,7 +426,7 @@ fn entry(bits: u128, way: &[&str], outcome: Outcome) -> Entry {
     }
 }
 
-/// More large values than are read are written below `story/` before the newest story is told.
+/// More large values than are read are written below `story/` before the newest story is published.
 fn newest_story_is_shown_above_junk(kind: Kind) {
     let server = Server::start(kind);
     let web1 = Node::new("web1.test", &server);
@@ -434,7 +439,7 @@ fn newest_story_is_shown_above_junk(kind: Kind) {
     let junk = vec![b'x'; 1_000_000];
     for n in 0..17 {
         straight.put(&at(9, n), &junk).expect("put");
-        // Nobody's key: it counts for no node.
+        // This key belongs to no node.
         straight
             .put(&format!("story/junk/{n}"), &junk)
             .expect("put");
@@ -455,7 +460,7 @@ fn newest_story_is_shown_above_junk(kind: Kind) {
         (&story["complete"], &story["over"]),
         (&json!(true), &json!(true))
     );
-    // An id that no node has told.
+    // No node has published a story with this id.
     let (status, _, error) = done(web1.command(&["story", &Id::from_bits(2).to_string()]));
     assert_eq!(status, 1, "{error}");
     assert!(
@@ -474,7 +479,8 @@ fn newest_story_is_shown_above_junk_in_nats() {
     newest_story_is_shown_above_junk(Kind::Nats);
 }
 
-/// One node writes more than is read, also into the story itself, after the others have published theirs. It has what they leave.
+/// One node writes more than is read, also into the story itself, after the others have published
+/// their entries. It gets only the space that they leave.
 fn junk_of_one_node_hides_nothing_of_others(kind: Kind) {
     let server = Server::start(kind);
     let web1 = Node::new("web1.test", &server);
@@ -511,7 +517,7 @@ fn junk_of_one_node_hides_nothing_of_others_in_nats() {
     junk_of_one_node_hides_nothing_of_others(Kind::Nats);
 }
 
-/// That only a part was read, and of this story what a node has told.
+/// Answers of a service that has read only a part of the values, with this entry.
 fn part(told: &Entry) -> Vec<Answer> {
     let words = "only the newest 5 values were read".to_owned();
     vec![
@@ -521,7 +527,7 @@ fn part(told: &Entry) -> Vec<Answer> {
     ]
 }
 
-/// A story that was found among all, of which not everything was read, is read again by its own id.
+/// A story that was found in an incomplete list of all stories is read again by its own id.
 #[test]
 fn story_that_was_not_read_in_full_is_told_as_that() {
     let told = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
@@ -560,7 +566,7 @@ fn story_that_was_not_read_in_full_is_told_as_that() {
     }
 }
 
-/// Also where nothing has changed but that.
+/// The story is printed again even if only its completeness has changed.
 #[test]
 fn followed_story_is_told_again_when_all_of_it_was_read() {
     let told = entry(1, &["web1.test", "lb1.test"], Outcome::Changed);
@@ -583,7 +589,7 @@ fn followed_story_is_told_again_when_all_of_it_was_read() {
     );
 }
 
-/// What is on its way from here is shown; what has been told of it counts more.
+/// Triggers that are under way from this node are shown; published statuses take precedence.
 #[test]
 fn what_nobody_has_told_is_shown_as_far_as_it_is_known_here() {
     let stage = Stage::new();
@@ -683,7 +689,7 @@ fn where_there_is_no_story_that_is_said() {
     }
 }
 
-/// Fires at lb1 and waits, until lb1's run is under way.
+/// Sends a trigger to lb1 and waits until its run is under way.
 fn waits(web1: &Node, lb1: &Node) -> Child {
     let mut command = web1.command(&["trigger", "--to", "lb1.test", "--wait"]);
     let child = command
@@ -703,7 +709,7 @@ fn two(server: &Server) -> (Node, Node) {
     (web1, lb1)
 }
 
-/// What was fired goes on without whoever fired it, and its story tells how it ended.
+/// The run continues if the waiting command is killed, and the story reports its outcome.
 #[test]
 fn who_waits_may_be_killed() {
     let server = Server::start(Kind::Nats);
@@ -713,7 +719,7 @@ fn who_waits_may_be_killed() {
     let mut lines = BufReader::new(out).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.starts_with("again-fleet: lb1.test: taken")));
     child.kill().and_then(|()| child.wait()).expect("its end");
-    // From then on it is looked at often.
+    // From then on the story is polled often.
     until_told(&web1, &["story", "--json"], |story| {
         story.contains("\"started\"")
     });
@@ -726,7 +732,8 @@ fn who_waits_may_be_killed() {
     assert!(web1.how().link.is_up);
 }
 
-/// A run that takes longer than anybody waits for it goes on, and the last line says where it is told.
+/// A run that takes longer than the wait continues, and the last line names the command that shows
+/// it.
 #[test]
 fn who_waits_no_longer_is_told_where_it_goes_on() {
     let server = Server::start(Kind::Etcd);
@@ -752,7 +759,7 @@ fn who_waits_no_longer_is_told_where_it_goes_on() {
     });
 }
 
-/// All files of this name below a directory.
+/// Finds all files of this name below a directory.
 fn found(directory: &Path, name: &str, found_so_far: &mut Vec<std::path::PathBuf>) {
     for one in fs::read_dir(directory).expect("a directory").flatten() {
         if one.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -763,7 +770,8 @@ fn found(directory: &Path, name: &str, found_so_far: &mut Vec<std::path::PathBuf
     }
 }
 
-/// The target loses power in the run, and comes back: how its run ended nobody knows, and that is a failure for whoever waits.
+/// The target loses power during the run, and comes back: the outcome of the run is unknown, which
+/// is a failure for the waiting command.
 #[test]
 fn who_waits_for_a_target_that_is_booted_anew_is_told() {
     let server = Server::start(Kind::Etcd);

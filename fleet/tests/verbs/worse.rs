@@ -1,4 +1,5 @@
-//! A service that hangs, breaks off, or talks nonsense. Whoever asks gets an answer in time all the same, and it is a failure.
+//! Services that hang, close the connection early, or send invalid answers. The command reports a
+//! failure within its time limit.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,7 @@ use crate::{delivered, name, said, told};
 
 const FIRE: [&str; 3] = ["trigger", "--to", "lb1"];
 
-/// How long a command may take here: the five seconds that the service has, and a busy machine.
+/// Time limit of a command: the service's five seconds, and the delay of a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn failed(done: &Done, part: &str) {
@@ -44,7 +45,7 @@ fn nobody_listens() {
 fn it_takes_nobody_in() {
     let node = Node::new();
     let listener = node.listen();
-    // The queue is as long as the kernel lets it be, and full.
+    // The connection queue of the socket is full.
     rustix::net::listen(&listener, 0).expect("set");
     let path = node.path("run/trigger");
     let waiting = UnixStream::connect(&path).expect("the first one");
@@ -64,7 +65,7 @@ fn it_never_answers() {
     drop(listener);
 }
 
-/// A byte now and then is no answer either.
+/// A single byte now and then is not an answer.
 #[test]
 fn it_drips() {
     let node = Node::new();
@@ -73,7 +74,7 @@ fn it_drips() {
             if stream.write_all(&[byte]).is_err() {
                 return;
             }
-            // Time itself is tested: it answers, but too slowly.
+            // Time itself is tested: the service answers too slowly.
             std::thread::sleep(Duration::from_millis(300));
         }
         // Time itself is tested: as above.
@@ -89,7 +90,7 @@ fn it_breaks_off() {
         .iter()
         .flat_map(|answer| ask::say(answer).expect("an answer"))
         .collect();
-    // In a head, in the rest, between two answers.
+    // The connection is closed in the head, in the rest, or between two answers.
     let first = ask::say(&Answer::Delivered(name("lb1")))
         .expect("an answer")
         .len();
@@ -169,7 +170,7 @@ fn it_ends_while_somebody_waits() {
     service.join().expect("asked");
 }
 
-/// What is told of nobody who was asked for, and of the same after its end, changes nothing.
+/// Statuses of a node that is not a target, and of a target after its final status, change nothing.
 #[test]
 fn it_tells_too_much() {
     let node = Node::new();
@@ -178,7 +179,7 @@ fn it_tells_too_much() {
         let news = News::Status(Outcome::Failed, "x".to_owned());
         let other = Answer::Progress {
             id: again_fleet::wire::name::Id::from_bits(1),
-            // No id holds this name.
+            // This name cannot be part of an id.
             target: name("other9"),
             news,
         };
@@ -193,7 +194,8 @@ fn it_tells_too_much() {
     service.join().expect("asked");
 }
 
-/// The service may end before it has read all, as one that refuses does; nothing is lost by that.
+/// The service may close the connection before it has read everything, as one that refuses does;
+/// nothing is lost by that.
 #[test]
 fn it_does_not_read_what_is_asked() {
     let node = Node::new();

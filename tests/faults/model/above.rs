@@ -1,4 +1,4 @@
-//! The processes above a request, as it observes them.
+//! Processes above a request, as the request observes them.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use again_base::sys::attributes::Attributes;
 use super::TARGETS;
 use super::world::Run;
 
-/// What a request sees above it: a run of the target, or a person's shell.
+/// Returns the observation of a request: a run of the target above it, or a person's shell.
 pub fn observation(run: Option<&Run>, target: usize, state_dir: &Path) -> Observation {
     let seen = |identity| Seen {
         identity,
@@ -63,7 +63,7 @@ pub fn observation(run: Option<&Run>, target: usize, state_dir: &Path) -> Observ
     }
 }
 
-/// A rerun that keeps no log.
+/// Returns a rerun that keeps no log.
 pub fn running(process: Identity, started: Moment) -> Running {
     Running {
         process,

@@ -1,82 +1,82 @@
-//! What can happen.
+//! Events of the model.
 
 use proptest::prelude::*;
 
 use super::machine::{Death, PLACES};
 use super::{NAMES, TARGETS};
 
-/// How a record is damaged.
+/// Damage to a record.
 #[derive(Debug, Clone, Copy)]
 pub enum Damage {
     Emptied,
     Halved,
     Garbage,
-    /// A newer version has written it; the next time, it is as it was.
+    /// A newer version has written the record; the next time, it is restored.
     Newer,
-    /// Gone, as after a restore.
+    /// The record is missing, as after a restore.
     Missing,
-    /// A directory lies in its place.
+    /// A directory has replaced the record.
     Directory,
 }
 
-/// What is asked for.
+/// Content of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
     pub target: usize,
-    /// Which of the target's living runs asks; beyond them, a person.
+    /// Index of the living run of the target that makes the request; beyond them, a person.
     pub by: usize,
     pub name: usize,
-    /// Seconds.
+    /// Delta in seconds.
     pub delta: u64,
-    /// Seconds.
+    /// Jitter in seconds.
     pub jitter: u64,
-    /// Counted from the request.
+    /// Whether the delta counts from the request.
     pub from_now: bool,
 }
 
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// Somebody starts a run by hand, here or in a container that shares the directory.
+    /// Start of a run by hand, here or in a container that shares the directory.
     Run {
         target: usize,
         place: usize,
-        /// Whether the run does all that a rerun would do.
+        /// Whether the run satisfies timers as a rerun does.
         does_job: bool,
         /// Whether the run holds the agent's lock.
         holds_lock: bool,
     },
-    /// A run of the target asks, or a person.
+    /// Request by a run of the target, or by a person.
     Request {
         wish: Wish,
         death: Option<Death>,
     },
-    /// A run ends, whoever started it.
+    /// End of any run.
     End {
         run: usize,
     },
-    /// Puppet skips a rerun, whose observer tries it again.
+    /// Skip of a rerun by Puppet, after which its observer tries it again.
     Skip {
         rerun: usize,
         death: Option<Death>,
     },
-    /// A rerun starts and ends on another machine, which shares the directory.
+    /// Start and end of a rerun on another machine that shares the directory.
     StartElsewhere {
         target: usize,
     },
-    /// A waiter takes one step.
+    /// Step of a waiter.
     Step {
         waiter: usize,
         death: Option<Death>,
     },
-    /// A waiter is killed.
+    /// Death of a waiter.
     Kill {
         waiter: usize,
     },
-    /// Nothing happens for a while.
+    /// Time without an event.
     Pass {
         seconds: u64,
     },
-    /// As long as it takes for a waiter to be due.
+    /// Time until a waiter is due.
     PassUntilDue {
         waiter: usize,
     },
@@ -95,17 +95,17 @@ pub enum Event {
         place: usize,
         death: Option<Death>,
     },
-    /// Somebody looks, settles and resumes in a place where none of this happens: on another machine.
+    /// Resume on another machine, where none of these processes exists.
     Elsewhere,
-    /// The same on this machine, where the boot ID cannot be read or is another one, while all that is pending or
-    /// under way lives.
+    /// The same verbs on this machine, where the boot ID cannot be read or is another one, while
+    /// all that is pending or running lives.
     ByLocks {
         knows_a_boot: bool,
     },
     Reboot {
         off: u64,
     },
-    /// Somebody sets the clock.
+    /// Change of the wall clock.
     Jump {
         seconds: i64,
     },
@@ -159,7 +159,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Any event; with `jumps`, the clock is set forwards too.
+/// Generates any event; with `jumps`, the clock is set forwards too.
 pub fn event(jumps: bool) -> impl Strategy<Value = Event> {
     let target = 0..TARGETS.len();
     let some = 0..8_usize;

@@ -1,4 +1,4 @@
-//! The machine of the model: its clock is a number, its processes are entries in a table.
+//! Machine of the model: its clock is a number, its processes are entries in a table.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,28 +11,30 @@ use again_base::model::{Boottime, Identity, Moment, Place, Walltime};
 use again_base::sys::machine::Machine;
 
 pub const NANOS: u64 = 1_000_000_000;
-/// Pid namespaces of the machine, in each of which a process sees its like alone. One more is another machine.
+/// Number of pid namespaces of the machine; a process only sees those in its own. The next number
+/// is another machine.
 pub const PLACES: usize = 2;
-/// On this machine, but where the boot ID cannot be read, or is another one.
+/// Place on this machine where the boot ID cannot be read; the next one has another boot ID.
 pub const WITHOUT_BOOT_ID: usize = PLACES + 1;
 pub const OTHER_BOOT_ID: usize = PLACES + 2;
-/// Linux gives no pid from here on: PID_MAX_LIMIT.
+/// First pid of the model, which Linux never assigns: PID_MAX_LIMIT.
 const FIRST_PID: i32 = 1 << 22;
-/// What a waiter says when it is there.
+/// Byte that a waiter sends when it is ready.
 const READY: u8 = 0x06;
 
-/// When a process is killed: at its next look at the machine after this many. What it did before is done.
+/// Point at which a process is killed: at its next access to the machine after `looks` others. What
+/// it did before is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Death {
     pub looks: u32,
-    /// It leaves half of a record in a temporary file.
+    /// Whether it leaves half of a record in a temporary file.
     pub torn: bool,
 }
 
-/// The process that acts was killed.
+/// Panic payload that ends a killed process's turn.
 struct Killed;
 
-/// A waiter that was just started.
+/// Waiter that was just started.
 pub struct Started {
     pub process: Identity,
     pub place: usize,
@@ -41,29 +43,31 @@ pub struct Started {
 }
 
 pub struct Kernel {
-    /// True time, in nanoseconds.
+    /// True time in nanoseconds.
     at: Cell<u64>,
     booted: Cell<u64>,
     boot: Cell<u32>,
-    /// What the wall clock is off by, in milliseconds.
+    /// Error of the wall clock in milliseconds.
     off: Cell<i64>,
-    /// Where the process is that acts.
+    /// Pid namespace of the process that acts.
     place: Cell<usize>,
-    /// Its pid.
+    /// Pid of the process that acts.
     acts: Cell<i32>,
-    /// How often it looks before it is killed.
+    /// Number of accesses before the acting process is killed.
     looks: Cell<Option<u32>>,
     newest: Cell<i32>,
-    /// The run that holds the agent's lock, as the process that acts sees it, and whether the run does the rerun's job.
+    /// Run that holds the agent's lock, as the acting process sees it, and whether the run
+    /// satisfies timers.
     pub holder: Cell<Option<(Identity, bool)>>,
-    /// Who lives, and where.
+    /// Living processes, with their pid namespaces.
     living: RefCell<BTreeMap<i32, (Identity, usize)>>,
     started: RefCell<Vec<Started>>,
     seeds: Cell<u64>,
 }
 
 impl Kernel {
-    /// A machine that is up for a while, at a date from which the clock can be set back.
+    /// Creates a machine that has been up for a while, at a date from which the clock can be set
+    /// back.
     pub fn new() -> Self {
         Kernel {
             at: Cell::new(10_000_000 * NANOS),
@@ -81,7 +85,7 @@ impl Kernel {
         }
     }
 
-    /// True time.
+    /// Returns the true time in nanoseconds.
     pub fn at(&self) -> u64 {
         self.at.get()
     }
@@ -90,7 +94,7 @@ impl Kernel {
         self.boot.get()
     }
 
-    /// The true time of a moment of this boot.
+    /// Returns the true time of a moment of this boot.
     pub fn true_time(&self, uptime: Boottime) -> u64 {
         self.booted.get() + uptime.nanos()
     }
@@ -103,7 +107,7 @@ impl Kernel {
         self.off.set(self.off.get() + seconds * 1000);
     }
 
-    /// Every process ends, and a new boot begins.
+    /// Ends every process, and begins a new boot after `off` seconds.
     pub fn reboot(&self, off: u64) {
         self.living.borrow_mut().clear();
         self.pass(off * NANOS);
@@ -131,12 +135,12 @@ impl Kernel {
         self.living.borrow().contains_key(&who.pid)
     }
 
-    /// The waiters that were started since the last call.
+    /// Returns the waiters that were started since the last call.
     pub fn take_started(&self) -> Vec<Started> {
         self.started.take()
     }
 
-    /// What a process sees of this moment, in this place.
+    /// Returns this moment as a process in this pid namespace sees it.
     pub fn moment_in(&self, place: usize) -> Moment {
         let wall = i64::try_from(self.at() / 1_000_000).expect("a date") + self.off.get();
         Moment {
@@ -156,7 +160,8 @@ impl Kernel {
         }
     }
 
-    /// Lets a process act; none if it was killed meanwhile. What it held, such as a lock, is free then.
+    /// Lets a process act; returns none if it was killed meanwhile. What it held, such as a lock,
+    /// is free then.
     pub fn act<T>(
         &self,
         who: Identity,
@@ -201,7 +206,7 @@ impl Machine for Kernel {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// A signal that wakes has nothing to do: who waits looks whenever it has its turn.
+    /// A signal that wakes a process has no effect: a waiter looks whenever it has its turn.
     fn signal(&self, who: Identity, signal: i32) -> io::Result<()> {
         self.identify(who.pid)?;
         if matches!(signal, nix::libc::SIGTERM | nix::libc::SIGKILL) {
@@ -237,7 +242,7 @@ impl Machine for Kernel {
         }
     }
 
-    /// It takes a while.
+    /// Printing is a moment at which the process may be killed.
     fn print(&self, _: &str) {
         self.look();
     }

@@ -1,4 +1,4 @@
-//! What was promised, and what became of it: told by the records alone, after each event.
+//! Promises, and how each was kept, according to the records alone, after each event.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,17 +8,17 @@ use again_base::model::{Cap, Identity, Moment, Provenance};
 
 use super::{Checked, TARGETS};
 
-/// What was promised to one request, whatever tokens stand for it.
+/// Promise to one request, whichever tokens represent it.
 #[derive(Debug)]
 pub struct Promise {
     pub target: usize,
     pub fate: Fate,
-    /// In true time, once it is known.
+    /// Earliest start in true time, when it is known.
     pub not_before: Option<u64>,
-    /// Nanoseconds.
+    /// Delta in nanoseconds.
     pub delta: u64,
     pub run: Option<Identity>,
-    /// The promises to other runs that it keeps too.
+    /// Promises to other runs that it keeps too.
     pub keeps: BTreeSet<usize>,
 }
 
@@ -29,66 +29,68 @@ pub enum Fate {
     Over(String),
 }
 
-/// A start as it truly was.
+/// Start of a rerun, in true time.
 #[derive(Debug)]
 pub struct Start {
     pub target: usize,
     pub at: u64,
     pub boot: u32,
-    /// How often the target's count was reset before.
+    /// Number of resets of the target's count before the start.
     pub epoch: u32,
-    /// Its line in the history was never written.
+    /// Whether its line in the history was never written.
     pub unnoted: bool,
-    /// The record that counted it was damaged, and the history does not know it.
+    /// Whether the record that counted it was damaged, and the history does not contain it.
     pub forgotten: bool,
-    /// Its order was emptied: it may have begun. One that has not is taken back under its boot.
+    /// Whether its order was emptied: it may have begun. A start that has not begun is taken back
+    /// under its boot.
     pub began: bool,
-    /// The timer's name and record before the start; none of another machine's.
+    /// Timer's name and record before the start; none for another machine's.
     timer: Option<(String, Timer)>,
 }
 
-/// Who may have changed a record.
+/// Cause of a record's change.
 pub enum Cause<'a> {
-    /// A request of this name.
+    /// Request with this name.
     Request {
         target: usize,
         name: &'a str,
         promise: Promise,
-        /// What its process saw of the moment.
+        /// Moment as the process of the request saw it.
         now: &'a Moment,
     },
     Stop {
         name: Option<&'a str>,
     },
     Now,
-    /// A waiter has ended its timer.
+    /// End of a timer by its waiter.
     Finish(String),
-    /// A waiter has started its rerun, or was killed before that. Its line in the history may be missing.
+    /// Start of a rerun by its waiter, which may have been killed before that. Its line in the
+    /// history may be missing.
     Launch {
         unnoted: bool,
         began: bool,
     },
-    /// The observer of a skipped rerun has set its timer again.
+    /// New timer that the observer of a skipped rerun has set.
     Skip {
         target: usize,
         token: String,
     },
-    /// Anything else: no timer comes or goes, but one may have a new waiter.
+    /// Any other event: no timer comes or goes, but one may have a new waiter.
     Other,
 }
 
-/// What is known of all promises.
+/// All promises and starts so far.
 #[derive(Default)]
 pub struct Books {
     pub promises: Vec<Promise>,
     pub tokens: BTreeMap<String, usize>,
     pub starts: Vec<Start>,
-    /// The timers of each target, as its record had them last.
+    /// Timers of each target, as its record had them last.
     pub known: [BTreeMap<String, Timer>; 2],
-    /// Its record was damaged.
+    /// Whether the target's record was damaged.
     pub damaged: [bool; 2],
     pub epochs: [u32; 2],
-    /// The wall clock was set forwards.
+    /// Whether the wall clock was set forwards.
     pub forwards: bool,
     pub done: BTreeMap<&'static str, usize>,
 }
@@ -103,7 +105,8 @@ impl Books {
             || self.starts.iter().any(|start| !start.began)
     }
 
-    /// Starts that never began and that somebody has settled: taken back, their timers were pending before.
+    /// Takes back the starts that never began and that a process has settled: their timers were
+    /// pending before.
     fn taken_back(&mut self, target: usize, record: &Record, boot: u32) -> Vec<Start> {
         let is_open = |token: &String| record.running.iter().any(|run| run.token == *token);
         let is_settled = |start: &Start| {
@@ -111,7 +114,7 @@ impl Books {
             let is_closed = timer.is_some_and(|(_, timer)| !is_open(&timer.token));
             start.target == target && !start.began && is_closed
         };
-        // Under another boot nobody can tell that it has not begun.
+        // Under another boot no process can tell that it has not begun.
         for start in self.starts.iter_mut().filter(|start| is_settled(start)) {
             start.began = start.boot != boot;
         }
@@ -120,14 +123,14 @@ impl Books {
             .collect()
     }
 
-    /// A run has ended: from now on the wait of those that asked from it counts.
+    /// Records that a run has ended: the deltas of its requests count from now on.
     pub fn ended(&mut self, who: Identity, at: u64) {
         for promise in self.promises.iter_mut().filter(|p| p.run == Some(who)) {
             promise.not_before.get_or_insert(at + promise.delta);
         }
     }
 
-    /// Compares a record with what it was before this happened.
+    /// Compares a record with its state before this event.
     pub fn notice(
         &mut self,
         target: usize,
@@ -145,7 +148,7 @@ impl Books {
             let nth = self.tokens[&timer.token];
             self.promises[nth].fate = Fate::Pending;
             match before.entry(name) {
-                // A newer timer of that name does its job.
+                // A newer timer of that name replaces it.
                 Entry::Occupied(_) => self.over(&timer.token, "merged")?,
                 Entry::Vacant(place) => {
                     place.insert(timer);
@@ -230,10 +233,10 @@ impl Books {
         }
     }
 
-    /// The promises to other runs that stand behind a timer, for a request of this run in its place.
+    /// Promises to other runs that a timer keeps, when a request of this run replaces it.
     fn kept(&self, old: &Timer, run: Option<Identity>, now: &Moment) -> BTreeSet<usize> {
         let nth = self.tokens[&old.token];
-        // A run that is not of here is seen by nobody here.
+        // A run from elsewhere is not visible here.
         if old.provenance(now) != Provenance::Here {
             return BTreeSet::new();
         }
@@ -294,7 +297,7 @@ impl Books {
         Ok(())
     }
 
-    /// A rerun counts as started, even if it dies before it becomes the rerun.
+    /// Records a start. A rerun counts as started even if it dies before it begins.
     fn started(&mut self, target: usize, token: &str, at: u64, boot: u32) -> Checked {
         let nth = *self
             .tokens
@@ -309,7 +312,7 @@ impl Books {
         for nth in keeps.iter().chain([&nth]) {
             let promise = &self.promises[*nth];
             let early = promise.not_before.is_none_or(|not_before| at < not_before);
-            // After a reboot only the wall clock knows how long it has waited.
+            // After a reboot only the wall clock measures how long it has waited.
             if early && !(self.forwards && boot > 0) {
                 return Err(format!("early: {at} before {promise:?}"));
             }
@@ -328,7 +331,8 @@ impl Books {
         }
     }
 
-    /// What was pending in a record that was set aside is lost, and so is a start that no history knows.
+    /// Drops what was pending in a record that was set aside, and starts that are not in the
+    /// history.
     pub fn lose(&mut self, target: usize) {
         let of_target = self.promises.iter_mut().filter(|p| p.target == target);
         for promise in of_target.filter(|p| p.fate == Fate::Pending) {
@@ -336,7 +340,7 @@ impl Books {
         }
         for start in self.starts.iter_mut().filter(|s| s.target == target) {
             start.forgotten |= start.unnoted;
-            // With the record goes what the start replaced.
+            // The record also contained what the start replaced.
             start.began = true;
         }
         self.known[target].clear();
@@ -354,13 +358,13 @@ impl Books {
         self.starts.iter().filter(counts).count() < cap.max_runs as usize
     }
 
-    /// A rerun has started on another machine.
+    /// Records the start of a rerun on another machine.
     pub fn started_elsewhere(&mut self, target: usize, at: u64) {
         self.count("starts of another machine");
         self.starts.push(Start {
             target,
             at,
-            // Under none of this machine's.
+            // The boot is not one of this machine's.
             boot: u32::MAX,
             epoch: self.epochs[target],
             unnoted: true,
@@ -370,7 +374,7 @@ impl Books {
         });
     }
 
-    /// The cap, in every window, as it truly was.
+    /// Checks the cap, in every window, in true time.
     pub fn check_cap(&self, target: usize, cap: Cap) -> Checked {
         let is_counted = |s: &&Start| s.target == target && !s.forgotten;
         let counted: Vec<&Start> = self.starts.iter().filter(is_counted).collect();
@@ -388,7 +392,8 @@ impl Books {
         Ok(())
     }
 
-    /// What is promised and not yet kept is on record, and what is on record was promised.
+    /// Checks that each promise that is not yet kept is on record, and that every timer on record
+    /// was promised.
     pub fn check_record(&self, target: usize, record: &Record) -> Checked {
         let timers = record.timers.values();
         let on_record: BTreeSet<usize> = timers
@@ -413,7 +418,7 @@ impl Books {
     }
 }
 
-/// A promise that is made once.
+/// Returns a promise, and leaves a used one in its place.
 fn take(promise: &mut Promise) -> Promise {
     let spent = Promise {
         target: promise.target,

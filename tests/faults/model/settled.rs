@@ -1,4 +1,4 @@
-//! The end of a world: nothing goes wrong any more.
+//! End of a world, when no more faults occur.
 
 use again::state::record::Record;
 
@@ -8,14 +8,15 @@ use super::world::World;
 use super::{Checked, TARGETS};
 
 impl World {
-    /// From here on nothing goes wrong: every promise is kept, or ends for a reason.
+    /// Ends all faults, and checks that every promise is kept, or ends for a reason.
     ///
     /// # Errors
-    /// What does not hold.
+    ///
+    /// The invariant that does not hold.
     pub fn settle_down(&mut self) -> Checked {
         self.happen(&Event::Enable)?;
         self.downgrade()?;
-        // A start of another machine that is dated ahead counts until somebody resets the count.
+        // A start of another machine that is dated ahead counts until an operator resets the count.
         if self.books.done.contains_key("starts of another machine") {
             for target in 0..TARGETS.len() {
                 self.happen(&Event::Reset { target })?;
@@ -47,7 +48,7 @@ impl World {
         Err(format!("it never settles: {:?}", self.books.promises))
     }
 
-    /// No order is left on disk that no timer refers to, once somebody has looked.
+    /// Checks that each order on disk belongs to a timer, after a verb has cleaned up.
     fn nothing_left(&mut self) -> Checked {
         while !self.runs.is_empty() {
             self.happen(&Event::End { run: 0 })?;
@@ -55,12 +56,12 @@ impl World {
         for place in 0..PLACES {
             self.resume(place, None)?;
         }
-        // A target of which no record was ever written is left to its next request.
+        // A target whose record was never written is left to its next request.
         for id in TARGETS {
             let Ok(Some(record)) = self.store.read(id) else {
                 continue;
             };
-            // What another test starts has a copy of each lock until its exec.
+            // A process that another test starts has a copy of each lock until its exec.
             let mut left = usize::MAX;
             for _ in 0..500 {
                 left = self.orders_left(id, &record);

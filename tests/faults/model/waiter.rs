@@ -1,4 +1,4 @@
-//! A waiter's turns: the program's own. Between two of them anything can happen.
+//! Turns of a waiter, which is the program's own code. Between two of them anything can happen.
 
 use again::policy::waiter::Finish;
 use again::state::record::Timer;
@@ -13,38 +13,40 @@ use again_base::sys::pidfd;
 use super::TARGETS;
 use super::machine::{Kernel, Started};
 
-/// A living waiter.
+/// Living waiter.
 pub struct Waiter {
     pub process: Identity,
     pub target: usize,
     pub place: usize,
     pub life: Life,
-    /// When it is due, as it saw it last.
+    /// Due time that it has seen last.
     pub due: Option<Boottime>,
-    /// It has cleaned up what its request has left.
+    /// Whether it has cleaned up the files that its request has left.
     has_begun: bool,
-    /// It has decided to launch, and does so in its next turn.
+    /// Whether it has decided to launch, and does so in its next turn.
     pub launches: bool,
-    /// Its timer, once it has become the rerun.
+    /// Timer of the waiter, after it has become the rerun.
     timer: Option<Timer>,
 }
 
-/// What a waiter has done in its turn.
+/// Result of a waiter's turn.
 pub enum Turn {
-    /// Whether it still waits.
+    /// The waiter lives; the value says whether it still waits.
     Goes(bool),
-    /// It has taken its timer off the record; `least` is when it was due, if a run has done its job.
+    /// The waiter has removed its timer from the record; `least` is when it was due, if a run has
+    /// satisfied it.
     Finished {
         how: String,
         least: Option<Boottime>,
     },
-    /// It has become the rerun.
+    /// The waiter has become the rerun.
     Launched,
     Failed(String),
 }
 
 impl Waiter {
-    /// The waiter that was started with these descriptors. Call as the waiter.
+    /// Creates the waiter that was started with these descriptors. Must be called as the waiter's
+    /// process.
     pub fn new(started: Started, store: Store) -> Self {
         let ticket = read_ticket(&started.order).expect("a ticket");
         let run = ticket.run.and_then(pidfd::hold);
@@ -61,7 +63,7 @@ impl Waiter {
         }
     }
 
-    /// The input of the observer of the rerun that it has become.
+    /// Returns the input of the observer of the rerun that the waiter has become.
     pub fn observed(mut self) -> Observed {
         Observed {
             order: self.life.world.read_order().expect("an order"),
@@ -74,7 +76,7 @@ impl Waiter {
         }
     }
 
-    /// Whether the last call of a launch before the exec was made.
+    /// Whether the launch has made its last call before the exec.
     pub fn has_emptied_order(&self) -> bool {
         let order = self.life.world.lock.metadata();
         order.expect("an order").len() == 0

@@ -1,4 +1,4 @@
-//! The machine at work: processes that take turns, and what must hold after each.
+//! World of the model: processes that take turns, and the invariants that must hold after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,27 +25,28 @@ use super::promises::{Books, Cause, Fate, Promise};
 use super::waiter::{Turn, Waiter};
 use super::{Checked, NAMES, TARGETS};
 
-/// A run or rerun that lives.
+/// Living run or rerun.
 #[derive(Clone, Copy)]
 pub struct Run {
     pub process: Identity,
     target: usize,
     place: usize,
-    /// Whether the run does all that a rerun would do.
+    /// Whether the run satisfies timers as a rerun does.
     pub does_job: bool,
     /// Whether the run holds the agent's lock.
     holds_lock: bool,
 }
 
-/// A start of a run that did the job of a rerun.
+/// Start of a run that satisfied a timer.
 #[derive(Debug)]
 pub struct Begun {
     process: Identity,
     target: usize,
     boot: u32,
-    /// True time, in nanoseconds.
+    /// True time in nanoseconds.
     at: u64,
-    /// The place where its waiter died before the run began. Only there can a process tell that it never began.
+    /// Pid namespace in which its waiter died before the run began. Only a process there can tell
+    /// that the run never began.
     died_in: Option<usize>,
 }
 
@@ -56,23 +57,24 @@ pub struct World {
     global: Global,
     pub cap: Cap,
     on_cap: OnCap,
-    /// Runs and reruns that live.
+    /// Living runs and reruns, by pid.
     pub runs: BTreeMap<i32, Run>,
-    /// The waiters that have become the reruns among them, with the locks that those have inherited.
+    /// Waiters that have become the living reruns, with the locks that those have inherited.
     pub reruns: BTreeMap<i32, Waiter>,
     pub waiters: Vec<Waiter>,
-    /// The runs that have done the job of a rerun.
+    /// Runs that have satisfied a timer.
     pub begun: Vec<Begun>,
     pub books: Books,
-    /// The record is a newer version's, which no process here may touch.
+    /// Whether a target's record is a newer version's, which no process here may change.
     newer: [bool; 2],
 }
 
 impl World {
-    /// A world in this directory.
+    /// Creates a world in this directory.
     ///
     /// # Errors
-    /// Why there is none.
+    ///
+    /// The store cannot be opened, or its settings cannot be written.
     pub fn new(dir: &Path, cap: Cap, on_cap: OnCap) -> Result<Self, String> {
         let store = Store::open(&dir.join("state")).map_err(|e| format!("{e:#}"))?;
         let config = dir.join("again.toml");
@@ -99,10 +101,11 @@ impl World {
         })
     }
 
-    /// Something happens, and everything that must hold is checked.
+    /// Carries out an event, and checks all invariants.
     ///
     /// # Errors
-    /// What does not hold.
+    ///
+    /// The invariant that does not hold.
     pub fn happen(&mut self, event: &Event) -> Checked {
         match event {
             Event::Run {
@@ -116,7 +119,7 @@ impl World {
                     target: *target,
                     place: *place,
                     does_job: *does_job,
-                    // One at a time.
+                    // Only one run holds the lock at a time.
                     holds_lock: *holds_lock && self.lock_holder(*target, *place).is_none(),
                 };
                 if *does_job {
@@ -192,7 +195,7 @@ impl World {
         self.check()
     }
 
-    /// Somebody runs a verb. What it complains of is checked by what it leaves.
+    /// Runs a verb. Its errors are checked by the records that it leaves.
     fn verb(
         &mut self,
         place: usize,
@@ -212,10 +215,10 @@ impl World {
         self.notice(cause)
     }
 
-    /// A request, by the code that takes it; the processes above it are the model's.
+    /// Makes a request with the program's own code; the processes above it are the model's.
     fn request(&mut self, wish: Wish, death: Option<Death>) -> Checked {
         let name = NAMES[wish.name];
-        // With a number beyond the living runs it is a person who asks.
+        // If `by` exceeds the living runs, a person makes the request.
         let mut runs = self.runs.values().filter(|run| run.target == wish.target);
         let above = runs.nth(wish.by).copied();
         let place = above.map_or(0, |run| run.place);
@@ -301,13 +304,13 @@ impl World {
         });
     }
 
-    /// The run that holds the agent's lock of a target, as it is seen in this place.
+    /// Returns the run that holds the agent's lock of a target, as seen in this pid namespace.
     fn lock_holder(&self, target: usize, place: usize) -> Option<&Run> {
         let is_its = |run: &&Run| run.holds_lock && run.target == target && run.place == place;
         self.runs.values().find(is_its)
     }
 
-    /// Puppet skips a rerun, whose observer tries it again.
+    /// Lets Puppet skip a rerun, whose observer tries it again.
     fn skip(&mut self, rerun: usize, death: Option<Death>) -> Checked {
         let Some(pid) = self.reruns.keys().nth(rerun).copied() else {
             return Ok(());
@@ -332,7 +335,7 @@ impl World {
             Some(Err(e)) if !e.is::<Newer>() => {
                 return Err(format!("a skipped rerun is lost: {e:#}"));
             }
-            // A newer version's record does not say it.
+            // The record of a newer version does not tell.
             Some(Err(_)) => {}
             Some(Ok(())) => self.begun.retain(|begun| begun.process != run.process),
         }
@@ -342,7 +345,7 @@ impl World {
         })
     }
 
-    /// A rerun starts and ends on another machine, if the cap allows it.
+    /// Starts and ends a rerun on another machine, if the cap allows it.
     fn start_elsewhere(&mut self, target: usize) -> Checked {
         let id = TARGETS[target];
         let at = self.machine.at();
@@ -373,7 +376,7 @@ impl World {
         self.notice(Cause::Other)
     }
 
-    /// A waiter takes one step, and what becomes of it shows.
+    /// Lets a waiter take one step, and checks the result.
     pub fn step(&mut self, at: usize, death: Option<Death>) -> Checked {
         let mut waiter = self.waiters.remove(at);
         let holder = self.lock_holder(waiter.target, waiter.place);
@@ -404,7 +407,7 @@ impl World {
             }
             Some(Turn::Failed(why)) => return Err(format!("a waiter gives up: {why}")),
             Some(Turn::Launched) => (launch, false),
-            // Killed: its record tells whether it was done.
+            // The waiter was killed: its record tells whether the step was complete.
             None if launches => (launch, false),
             None => (Cause::Finish("ended by one that was killed".into()), false),
         };
@@ -447,7 +450,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the history knows of the start of a waiter's rerun.
+    /// Whether the history contains the start of a waiter's rerun.
     fn has_noted_start(&self, waiter: &Waiter) -> bool {
         let ticket = &waiter.life.world.ticket;
         let entries = history::of_target(self.store.root(), &ticket.target);
@@ -455,7 +458,7 @@ impl World {
         entries.iter().any(is_its)
     }
 
-    /// Some run of the target must have started since it was due.
+    /// Checks that a run of the target has started since the timer was due.
     fn is_satisfied(&mut self, waiter: &Waiter, due: u64) -> Checked {
         let boot = self.machine.boot();
         let did_it = |begun: &Begun| {
@@ -514,7 +517,7 @@ impl World {
         })
     }
 
-    /// In this place somebody may do all that he likes, and changes nothing of ours.
+    /// Checks that no verb in this pid namespace changes the state.
     fn resume_changes_nothing(&mut self, place: usize) -> Checked {
         let ours = |world: &World| {
             TARGETS.map(|id| {
@@ -539,7 +542,7 @@ impl World {
         }
         self.machine.reboot(off);
         self.books.count("reboots");
-        // Each second time the disk lacks what was entered last.
+        // Every second time the disk lacks the newest entries.
         if off.is_multiple_of(2) {
             for entry in std::fs::read_dir(self.index())
                 .into_iter()
@@ -587,7 +590,7 @@ impl World {
         std::fs::write(path, damaged).expect("damaged");
     }
 
-    /// The record becomes one of a newer version, or of this one again.
+    /// Turns a record into one of a newer version, or back.
     fn upgrade(&mut self, target: usize, text: &str) {
         let versions = ["\"version\":1,", "\"version\":99,"];
         let [from, to] = match self.newer[target] {
@@ -601,10 +604,11 @@ impl World {
         }
     }
 
-    /// Every record is of this version again.
+    /// Turns every record into one of this version.
     ///
     /// # Errors
-    /// What does not hold.
+    ///
+    /// The invariant that does not hold.
     pub fn downgrade(&mut self) -> Checked {
         for target in 0..TARGETS.len() {
             if self.newer[target] {
@@ -628,13 +632,13 @@ impl World {
         }
     }
 
-    /// What has happened to the records, and to processes.
+    /// Updates the bookkeeping with the changes of records and processes.
     fn notice(&mut self, cause: Cause<'_>) -> Checked {
         self.adopt();
         self.reap();
         let when = (self.machine.at(), self.machine.boot());
         let (mut cause, mut rest) = (Some(cause), TARGETS.len());
-        // What is special about one target's record comes last.
+        // The target that the event is about comes last.
         let order: Vec<usize> = match &cause {
             Some(Cause::Request { target, .. } | Cause::Skip { target, .. }) => {
                 vec![1 - target, *target]
@@ -645,7 +649,7 @@ impl World {
             rest -= 1;
             let record = match self.store.read(TARGETS[target]) {
                 Ok(Some(record)) => record,
-                // Set aside by a process that was killed before it wrote another.
+                // A process that was killed had set the record aside before it wrote another.
                 Ok(None) if std::mem::take(&mut self.books.damaged[target]) => {
                     self.books.lose(target);
                     continue;
@@ -668,7 +672,7 @@ impl World {
         Ok(())
     }
 
-    /// Waiters that were started begin to wait.
+    /// Adds the waiters that were started.
     fn adopt(&mut self) {
         let machine = self.machine.clone();
         for started in machine.take_started() {
@@ -681,18 +685,19 @@ impl World {
         }
     }
 
-    /// Processes that were killed are gone.
+    /// Removes the processes that were killed.
     fn reap(&mut self) {
         let machine = &self.machine;
         self.waiters.retain(|waiter| machine.lives(waiter.process));
     }
 
-    /// Where the index of what is pending is.
+    /// Path of the index of pending timers.
     fn index(&self) -> std::path::PathBuf {
         self.store.root().join("pending")
     }
 
-    /// Whether somebody has looked at the index under this boot: a loss of power may have cost it entries.
+    /// Whether a process has rebuilt the index since this boot: a power failure may have lost
+    /// entries.
     fn index_is_whole(&self) -> bool {
         let files = std::fs::read_dir(self.index())
             .into_iter()
@@ -704,7 +709,7 @@ impl World {
         whole.any(|file| file.file_name().to_string_lossy().ends_with(&boot))
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants that hold at every moment.
     pub fn check(&self) -> Checked {
         for (target, id) in TARGETS.iter().enumerate() {
             self.books.check_cap(target, self.cap)?;

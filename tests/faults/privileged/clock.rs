@@ -1,4 +1,4 @@
-//! Time namespaces, whose CLOCK_BOOTTIME is another one under the same boot id.
+//! Time namespaces with another CLOCK_BOOTTIME and the same boot id.
 
 use std::process::Command;
 
@@ -8,7 +8,8 @@ use serde_json::Value;
 
 const HOUR: u32 = 3600;
 
-/// `again` in a time namespace whose CLOCK_BOOTTIME is ahead by so many seconds, or in that of the machine.
+/// Prepares `again` in a time namespace whose CLOCK_BOOTTIME is ahead by this number of seconds;
+/// with 0, in the machine's.
 fn again(scratch: &Scratch, ahead: u32, words: &[&str]) -> Command {
     let (offset, again) = (format!("--boottime={ahead}"), scratch.at("bin/again"));
     let unshare = ["unshare", "--time", "--fork", &offset, "--", &again];
@@ -16,8 +17,8 @@ fn again(scratch: &Scratch, ahead: u32, words: &[&str]) -> Command {
     scratch.line(&[before, words].concat())
 }
 
-/// The due time that was on record counts under its own offset only: compared with the clock of the other namespace, a timer would start two
-/// hours too early, or two hours too late.
+/// The due time on record applies under its own offset only: compared with the clock of the other
+/// namespace, a timer would start two hours too early, or two hours too late.
 #[test]
 fn resume_in_another_time_namespace_keeps_when_a_timer_is_due() {
     for (first, second) in [(0, 2 * HOUR), (2 * HOUR, 0)] {
@@ -44,7 +45,7 @@ fn resume_in_another_time_namespace_keeps_when_a_timer_is_due() {
     }
 }
 
-/// A waiter in another time namespace is not taken for dead: its lock is held.
+/// A waiter in another time namespace is not considered dead: its lock is held.
 #[test]
 fn resume_in_another_time_namespace_leaves_a_living_waiter_alone() {
     let scratch = Scratch::new();

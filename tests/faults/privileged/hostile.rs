@@ -1,4 +1,4 @@
-//! An unprivileged user of the same machine, where /proc or /etc is not as usual.
+//! Unprivileged user of the same machine, with an unusual /proc or /etc.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,8 +12,9 @@ use again_test_support::{
 
 use crate::hostile::{as_nobody, directory_of_nobody};
 
-/// With `hidepid=2`: a rerun becomes root's by a set-user-ID program, and cannot be seen any more. It is neither taken for dead
-/// nor looked at without a pause, and `stop --run` says that it did not stop it.
+/// With `hidepid=2`, a rerun becomes root's through a set-user-ID program, and is no longer
+/// visible. It is neither considered dead nor polled without a pause, and `stop --run` reports that
+/// it did not stop it.
 fn a_rerun_that_became_root_is_waited_for_asleep(scratch: &Scratch) {
     let raised = scratch.path("bin/raised");
     copy_program(
@@ -60,13 +61,13 @@ fn a_rerun_that_became_root_is_waited_for_asleep(scratch: &Scratch) {
     };
     let rerun = wait_for("the rerun to be root's", SHORT, sleeps);
     ask("second", "1");
-    // Time itself is tested: how much of the processor its wait takes.
+    // Time itself is tested: the processor time of the wait.
     std::thread::sleep(Duration::from_secs(3));
     let waiters = scratch.waiters();
     let [waiter] = &waiters[..] else {
         panic!("one waiter, not {waiters:?}")
     };
-    // In hundredths of a second, since it began; fields 14 and 15 of proc_pid_stat(5).
+    // In hundredths of a second since its start; fields 14 and 15 of proc_pid_stat(5).
     let ticks = waiter.stat(14).expect("utime") + waiter.stat(15).expect("stime");
     assert!(ticks < 50, "busy: {ticks} ticks");
     let stop = [&again, "stop", "--run", "--state-dir", &state];
@@ -77,7 +78,8 @@ fn a_rerun_that_became_root_is_waited_for_asleep(scratch: &Scratch) {
     rerun.end();
 }
 
-/// An unprivileged user who sees no processes but its own (`hidepid=2`) has its reruns all the same.
+/// An unprivileged user who sees no processes but its own (`hidepid=2`) gets its reruns all the
+/// same.
 #[test]
 fn user_gets_reruns_where_processes_are_hidden() {
     let test = "privileged::hostile::user_gets_reruns_where_processes_are_hidden";
@@ -125,7 +127,8 @@ fn user_gets_reruns_where_processes_are_hidden() {
     );
 }
 
-/// Settings that are root's alone, since they hold a secret, are the defaults for others, who are told so if they want to know.
+/// If the settings contain a secret and only root may read them, other users get the defaults, and
+/// a verbose message about it.
 #[test]
 fn again_uses_defaults_where_it_may_not_read_the_settings() {
     let test = "privileged::hostile::again_uses_defaults_where_it_may_not_read_the_settings";

@@ -2,9 +2,9 @@
 
 /// Time namespaces.
 mod clock;
-/// An unprivileged user of the same machine.
+/// Unprivileged user of the same machine.
 mod hostile;
-/// The power fails at any moment.
+/// Power failures at any moment.
 mod power;
-/// Under a waiter: its disk and its directory.
+/// Changes beneath a waiter: its disk and its directory.
 mod under;

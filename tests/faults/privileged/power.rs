@@ -1,5 +1,6 @@
-//! The power fails: a file system on a loop device goes down with all that it had not written (`FS_IOC_SHUTDOWN`, as the file
-//! systems' own tests do it), every process is killed, and the journal is replayed by the next mount.
+//! Power failures: a file system on a loop device goes down with everything that it had not written
+//! (`FS_IOC_SHUTDOWN`, as in the file systems' own tests), every process is killed, and the next
+//! mount replays the journal.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,7 +16,8 @@ use again_test_support::{Ended, SHORT, Scratch, in_namespaces, start, wait_until
 /// Power cuts for each file system.
 const CUTS: u64 = 16;
 
-/// `_IOR('X', 125, __u32)` of linux/fs.h, and XFS_FSOP_GOING_FLAGS_NOLOGFLUSH: without even the journal.
+/// Script with `_IOR('X', 125, __u32)` of linux/fs.h, and XFS_FSOP_GOING_FLAGS_NOLOGFLUSH: without
+/// even the journal.
 const GO_DOWN: &str = "import fcntl, os, struct, sys
 disk = os.open(sys.argv[1], os.O_RDONLY)
 print('ready', flush=True)
@@ -24,7 +26,7 @@ fcntl.ioctl(disk, 0x8004587d, struct.pack('I', 2))";
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What will cut the power, as soon as it is told to.
+/// Process that cuts the power when its standard input says so.
 struct Switch(Child);
 
 impl Switch {
@@ -59,7 +61,7 @@ fn kill_all(scratch: &Scratch) {
     wait_until("all to be dead", SHORT, || scratch.processes().is_empty());
 }
 
-/// Nothing is pending but what is due in an hour.
+/// Whether nothing is pending except timers that are due in an hour.
 fn is_all_later(scratch: &Scratch) -> bool {
     let is_later = |timer: &serde_json::Value| {
         let name = timer["name"].as_str();
@@ -68,12 +70,12 @@ fn is_all_later(scratch: &Scratch) -> bool {
     scratch.timers().iter().all(is_later)
 }
 
-/// The file systems, how to make them, and of how many megabytes at least.
+/// File systems: name, options to make them, and minimum size in megabytes.
 const EXT4: Kind = ("ext4", &["-q", "-F"], 32);
 const XFS: Kind = ("xfs", &["-q", "-f"], 320);
 type Kind = (&'static str, &'static [&'static str], u64);
 
-/// The state on a disk of its own.
+/// State directory on a disk of its own.
 struct Disk<'a>(&'a Scratch);
 
 impl Disk<'_> {
@@ -101,7 +103,7 @@ impl Disk<'_> {
         Switch::ready(&self.0.at("state"))
     }
 
-    /// Cuts the power, and gives it back: another boot begins. What `again resume` says then.
+    /// Cuts the power, and restores it in another boot. Returns the output of `again resume`.
     fn cut(&self, switch: Switch) -> Ended {
         switch.off();
         kill_all(self.0);
@@ -109,7 +111,7 @@ impl Disk<'_> {
         let boot = fs::read("/proc/sys/kernel/random/uuid").expect("an ID");
         let file = self.0.at("boot-id");
         fs::write(&file, boot).expect("written");
-        // The file of an earlier case may be gone, and nothing can be mounted on it then.
+        // The file of an earlier case may be gone, and then nothing can be mounted on it.
         let _ = Command::new("umount").arg(BOOT_ID).output();
         well("mount", &["--bind", &file, BOOT_ID]);
         self.0.again(&["resume"])
@@ -121,7 +123,8 @@ impl Disk<'_> {
     }
 }
 
-/// Whatever the moment: a promise that its waiter has slept on is kept, no record is lost, and nothing runs twice.
+/// At any moment, a promise whose waiter has slept is kept, no record is lost, and nothing runs
+/// twice.
 fn survives(kind: Kind) {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, kind);
@@ -209,7 +212,7 @@ fn again_keeps_its_promises_when_the_power_fails_on_xfs() {
     );
 }
 
-/// Puts one number after another in a file's place, as a start is recorded, until it fails.
+/// Replaces a file with one number after another, as a start is recorded, until it fails.
 fn count(state: &Path, told: &mut u64) -> io::Result<Infallible> {
     loop {
         let new = state.join("new");
@@ -222,7 +225,8 @@ fn count(state: &Path, told: &mut u64) -> io::Result<Infallible> {
     }
 }
 
-/// What was told of a sync is so, also to those who live on where the file system goes down at that moment.
+/// A confirmed sync holds, also for processes that survive when the file system goes down at that
+/// moment.
 fn keeps_what_it_told(kind: Kind) {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, kind);
@@ -262,7 +266,8 @@ fn sync_keeps_what_it_reported_when_the_disk_fails() {
     });
 }
 
-/// In a run that goes on for long: what was promised is on the disk as soon as the waiter sleeps, before it has a due time.
+/// During a long run, a promise is on the disk as soon as the waiter sleeps, before it has a due
+/// time.
 #[test]
 fn timer_survives_a_power_cut_during_its_run() {
     let test = "privileged::power::timer_survives_a_power_cut_during_its_run";
@@ -292,7 +297,7 @@ fn promises_and_dies(kind: Kind) {
     disk.unmount();
 }
 
-/// What an operator was told is so: requests are refused after it as before.
+/// A confirmed `disable` survives: requests are refused as before.
 #[test]
 fn disable_survives_a_power_cut() {
     let test = "privileged::power::disable_survives_a_power_cut";
@@ -316,8 +321,8 @@ fn disable_survives_a_power_cut() {
     });
 }
 
-/// Asks with this delta in a run that goes on until the disk has all of it, as one of half a minute does; the power fails
-/// as soon as the rerun has begun.
+/// Makes a request with this delta in a run that lasts until the disk has everything, as a run of
+/// half a minute does; the power fails as soon as the rerun has begun.
 fn begins_and_dies(kind: Kind, delta: &str) {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, kind);
@@ -343,7 +348,8 @@ fn begins_and_dies(kind: Kind, delta: &str) {
     disk.unmount();
 }
 
-/// A rerun that takes the machine down with it does so once: its start is on the disk before it, with a delta or without.
+/// A rerun that takes the machine down does so only once: its start is on the disk first, with a
+/// delta or without.
 #[test]
 fn rerun_starts_once_when_the_power_fails_as_it_begins() {
     in_namespaces(

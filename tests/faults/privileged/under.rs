@@ -1,4 +1,5 @@
-//! Under a waiter: its disk and its directory, with what it says about them to the journal.
+//! Changes beneath a waiter, of its disk and its directory, and its messages about them in the
+//! journal.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -11,7 +12,7 @@ use again_test_support::{Process, SHORT, Scratch, in_namespaces, start, wait_unt
 
 use crate::under::{assert_ran_once, ran, record, stamp};
 
-/// Waits until the waiter has failed at something and is to try again.
+/// Waits until an attempt of the waiter has failed, and it is going to retry.
 fn wait_for_trouble(waiter: Process) {
     wait_until("an attempt that fails", SHORT, || {
         waiter.title().contains("will retry")
@@ -23,8 +24,8 @@ fn mount(words: &[&str]) {
     assert!(done.success(), "mount {words:?}");
 }
 
-/// Makes the file system of the state directory read-only, as soon as the kernel has closed the last file of those that
-/// wrote to it: until then it is busy.
+/// Makes the file system of the state directory read-only, as soon as the kernel has closed the
+/// last file of the processes that wrote to it: until then it is busy.
 fn make_read_only(scratch: &Scratch) {
     let state = scratch.at("state");
     wait_until("the disk to be read-only", SHORT, || {
@@ -34,7 +35,7 @@ fn make_read_only(scratch: &Scratch) {
     });
 }
 
-/// The journal's socket, in a /run of our own, so that what waiters say can be read.
+/// Binds the journal's socket in a new /run, so that the test can read the messages of waiters.
 fn journal() -> UnixDatagram {
     mount(&["-t", "tmpfs", "tmpfs", "/run"]);
     fs::create_dir_all("/run/systemd/journal").expect("created");
@@ -77,10 +78,10 @@ fn waiter_retries_while_the_disk_is_read_only() {
             });
             make_read_only(&scratch);
             wait_for_trouble(waiter);
-            // It is asked to try at once, several times, and says so once.
+            // Several signals make it retry immediately; it logs the error once.
             for _ in 0..5 {
                 waiter.signal(Signal::SIGUSR1).expect("signalled");
-                // Time itself is tested: each is an attempt of its own.
+                // Time itself is tested: each signal is a separate attempt.
                 std::thread::sleep(Duration::from_millis(100));
             }
             assert_eq!(ran(&scratch), 0);
@@ -116,8 +117,8 @@ fn waiter_retries_while_the_disk_is_read_only() {
     );
 }
 
-/// At the cap, with `on_cap = wait`, and the moment it is put off to cannot be written down: it waits for that moment all the same,
-/// says so once, and a person can still bring it forward.
+/// At the cap, with `on_cap = wait`, the new due time cannot be written: the waiter waits for that
+/// moment all the same, logs it once, and a person can still bring it forward.
 #[test]
 fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
     in_namespaces(
@@ -136,8 +137,8 @@ fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
                 let command = ["--", &helper, "stamp", &stamps, "ran"];
                 scratch.again_well(&[&timer[..], &limits, &command].concat());
             };
-            // Both are granted; the second finds the cap reached by the first, and the disk read-only,
-            // however long the first takes.
+            // Both are granted; the second finds the cap reached by the first, and the disk
+            // read-only, however long the first takes.
             ask("second", "20");
             let waiter = scratch.waiter("second");
             wait_until("it to sleep", SHORT, || {
@@ -166,7 +167,7 @@ fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
             };
             wait_until("five seconds of sleep", SHORT, || {
                 let before = switches();
-                // Time itself is tested: it sleeps, and does not try over and over.
+                // Time itself is tested: the waiter sleeps, and does not retry constantly.
                 std::thread::sleep(Duration::from_secs(5));
                 switches() <= before + 2
             });
@@ -174,7 +175,7 @@ fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
             assert!(waiter.title().contains("waits until"), "{}", waiter.title());
             mount(&["-o", "remount,rw", &scratch.at("state")]);
             scratch.again_well(&["reset"]);
-            // It may have started already.
+            // The second may have started already.
             scratch.again(&["now", "second"]);
             wait_until("the second", SHORT, || ran(&scratch) == 2);
             scratch.wait_until_settled();
@@ -188,7 +189,8 @@ fn waiter_at_the_cap_sleeps_while_the_disk_is_read_only() {
     );
 }
 
-/// Removed, or with something else in its place: nothing is started, and the system log has a line about it.
+/// The directory is removed, or replaced: nothing is started, and the system log has a line about
+/// it.
 #[test]
 fn waiter_gives_up_when_its_state_directory_goes_away() {
     in_namespaces(
@@ -222,7 +224,7 @@ fn waiter_gives_up_when_its_state_directory_goes_away() {
             for (case, words, happen) in cases {
                 let scratch = Scratch::new();
                 let waiter = stamp(&scratch, "2");
-                // It must not begin while this is on its way.
+                // The waiter must not begin during this change.
                 waiter.signal(Signal::SIGSTOP).expect("stopped");
                 happen(&scratch);
                 waiter.signal(Signal::SIGCONT).expect("continued");
@@ -243,7 +245,7 @@ fn waiter_gives_up_when_its_state_directory_goes_away() {
     );
 }
 
-/// A waiter would keep the chroot busy, and end with what it is mounted on.
+/// A waiter would keep the chroot busy, and end with the mount below it.
 #[test]
 fn request_of_a_run_in_a_chroot_is_refused() {
     in_namespaces(

@@ -3,13 +3,14 @@ use std::process::Command;
 use again_test_support::{SHORT, Scratch, Started, answer, start, wait_until};
 use nix::sys::signal::Signal;
 
-/// A shell command line in a unit with `ProcSubset=pid`, which cannot read the id of its boot.
+/// Prepares a shell command line as in a unit with `ProcSubset=pid`, which cannot read the id of
+/// its boot.
 fn without_a_boot_id(scratch: &Scratch, line: &str) -> Command {
     let line = format!("mount -t proc -o subset=pid proc /proc && {line}");
     scratch.line(&["unshare", "--mount", "sh", "-c", &line])
 }
 
-/// A shell command line on this machine under another boot id.
+/// Prepares a shell command line on this machine with another boot id.
 fn under_another_boot(scratch: &Scratch, line: &str) -> Command {
     let id = scratch.write("boot-id", "00112233-4455-6677-8899-aabbccddeeff\n");
     let id = id.display();
@@ -17,14 +18,15 @@ fn under_another_boot(scratch: &Scratch, line: &str) -> Command {
     scratch.line(&["unshare", "--mount", "sh", "-c", &line])
 }
 
-/// A shell command line on another machine, under its own boot id.
+/// Prepares a shell command line on another machine, with a boot id of its own.
 fn on_another_machine(scratch: &Scratch, line: &str) -> Command {
     let id = scratch.write("machine-id", "00112233445566778899aabbccddeeff\n");
     let line = format!("mount --bind '{}' /etc/machine-id && {line}", id.display());
     under_another_boot(scratch, &line)
 }
 
-/// A run of the stand-in in that unit, which asks under this delta and goes on until `go`.
+/// Starts a run of the stand-in in such a unit, which makes a request with this delta and continues
+/// until `go`.
 fn run_without_a_boot_id(scratch: &Scratch, delta: &str) -> Started {
     let ask = format!(
         "ask('run', '--jitter', '0', '--delta', '{delta}') if NTH == 1\nhold('go') if NTH == 1"

@@ -1,10 +1,10 @@
-//! Containers whose process 1 has one name or another: a shell under that name.
+//! Containers whose process 1 has various names: a shell with that name.
 
 use std::process::Command;
 
 use again_test_support::{Ended, Scratch, answer, copy_program};
 
-/// Programs that are not known to outlive a run.
+/// Programs that may end before a run.
 const END: [&str; 6] = [
     "sh",
     "bash",
@@ -13,7 +13,7 @@ const END: [&str; 6] = [
     "catatonit",
     "docker-init",
 ];
-/// Programs that are.
+/// Programs that outlive a run.
 const LIVE_ON: [&str; 10] = [
     "systemd",
     "init",
@@ -27,14 +27,14 @@ const LIVE_ON: [&str; 10] = [
     "dinit",
 ];
 
-/// A shell command line below a process 1 of this name, in a pid namespace of its own.
+/// Prepares a shell command line below a process 1 with this name, in a pid namespace of its own.
 fn below(scratch: &Scratch, first: &str, line: &str) -> Command {
     let program = scratch.path(&format!("bin/{first}"));
     if !program.exists() {
         copy_program("/bin/sh", &program);
     }
     let mut command = scratch.line(&["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]);
-    // Not its last command, which a shell may become.
+    // Not the shell's last command, which the shell may become.
     command
         .arg(program)
         .args(["-c", &format!("{line}; exit $?")]);
@@ -42,7 +42,7 @@ fn below(scratch: &Scratch, first: &str, line: &str) -> Command {
     command
 }
 
-/// The output of `again explain` for a run below it.
+/// Returns the output of `again explain` for a run below the command.
 #[track_caller]
 fn verdict(scratch: &Scratch, command: &mut Command) -> String {
     let _ = std::fs::remove_dir_all(scratch.path("past/site"));
@@ -162,7 +162,7 @@ fn converge_takes_a_request_in_any_container() {
     scratch.assert_nothing_left();
 }
 
-/// As in a chroot that nobody has prepared.
+/// As in a chroot without /proc.
 #[test]
 fn a_request_where_proc_is_not_mounted_says_so() {
     let scratch = Scratch::new();

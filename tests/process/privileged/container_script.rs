@@ -2,7 +2,7 @@ use std::process::Command;
 
 use again_test_support::repository;
 
-/// The container's output for a shell command, and whether that succeeded.
+/// Returns the container's output for a shell command, and whether it succeeded.
 fn in_the_container(command: &str) -> (bool, String) {
     let done = Command::new(repository().join("tests/tools/container"))
         .args(["sh", "-c", command])

@@ -49,7 +49,7 @@ fn request_fails_on_a_read_only_file_system() {
         "privileged::disks::request_fails_on_a_read_only_file_system",
         || {
             let scratch = Scratch::new();
-            // Before anything is there, and with what an earlier request left.
+            // Before any file exists, and with the files of an earlier request.
             mount("ro", &scratch.at("state"));
             assert_refused(
                 &scratch,
@@ -82,7 +82,8 @@ fn request_fails_on_a_read_only_file_system() {
     );
 }
 
-/// A file system with room for 1, 2, 3 … pages, or for as many files: the request is granted or refused, never half.
+/// A file system with room for 1, 2, 3 … pages, or for as many files: the request is granted or
+/// refused, never half.
 #[test]
 fn request_on_a_full_file_system_succeeds_or_fails_whole() {
     in_namespaces(
@@ -139,7 +140,7 @@ fn fill(at: &str) {
     assert!(!done.status.success(), "it is full");
 }
 
-/// The disk is full, perhaps because of what is run again and again: it can be stopped.
+/// The disk is full, perhaps because of the repeated command: it can be stopped.
 #[test]
 fn stop_ends_a_waiter_on_a_full_disk() {
     in_namespaces(
@@ -166,8 +167,8 @@ fn stop_ends_a_waiter_on_a_full_disk() {
     );
 }
 
-/// A timer becomes due on a full disk: what cannot be recorded is not started, since the cap could not be kept. The
-/// waiter tries again until there is room.
+/// A timer becomes due on a full disk: a start that cannot be recorded does not happen, since the
+/// cap could not be kept. The waiter retries until there is space.
 #[test]
 fn waiter_starts_its_rerun_once_the_disk_has_space() {
     in_namespaces(

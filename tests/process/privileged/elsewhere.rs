@@ -5,7 +5,7 @@ use again_test_support::{Ended, SHORT, Scratch, answer, start, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A shell command line in another pid namespace of this machine.
+/// Prepares a shell command line in another pid namespace of this machine.
 fn in_a_container(scratch: &Scratch, line: &str) -> Command {
     scratch.line(&[
         "unshare",
@@ -19,7 +19,8 @@ fn in_a_container(scratch: &Scratch, line: &str) -> Command {
     ])
 }
 
-/// The same on a machine that shares the directory, or in a copy of this one from an image.
+/// Prepares a shell command line on a machine that shares the directory, or on a copy of this
+/// machine from an image.
 fn on_another_machine(scratch: &Scratch, line: &str) -> Command {
     let id = scratch.write("machine-id", "00112233445566778899aabbccddeeff\n");
     let line = format!("mount --bind '{}' /etc/machine-id && {line}", id.display());
@@ -28,7 +29,7 @@ fn on_another_machine(scratch: &Scratch, line: &str) -> Command {
 
 const LOOKS: [&str; 3] = ["status --json", "metrics", "history"];
 
-/// A run that asks for a rerun, which goes on until `go`, and for a later one.
+/// Starts a run that requests a rerun, which continues until `go`, and a later one.
 fn under_way(scratch: &Scratch) {
     let manifest = "ask('run', '--name', 'later', '--delta', '1h') if NTH == 1\n\
         ask('run') if NTH == 1\nhold('go') if NTH == 2";
@@ -36,7 +37,7 @@ fn under_way(scratch: &Scratch) {
     wait_until("the rerun", SHORT, || scratch.runs("site").len() == 2);
 }
 
-/// Whoever looks from elsewhere cannot see the rerun's process. It takes it for nothing, and
+/// A command from elsewhere cannot see the rerun's process. It does not consider it ended, and
 /// writes nothing: the next rerun waits for it.
 #[test]
 fn again_does_not_take_a_rerun_of_another_machine_for_ended() {
@@ -111,8 +112,8 @@ fn waiter_waits_for_a_rerun_of_another_pid_namespace() {
     scratch.assert_nothing_left();
 }
 
-/// A copy of the directory, in an image that was captured with a pending timer, or shared with
-/// another machine: only the machine that was asked goes on.
+/// A copy of the directory, in an image that was captured with a pending timer, or a directory
+/// shared with another machine: only the machine of the request resumes it.
 #[test]
 fn resume_leaves_a_timer_of_another_machine_alone() {
     let scratch = Scratch::new();
@@ -152,8 +153,8 @@ fn resume_leaves_a_timer_of_another_machine_alone() {
     scratch.assert_nothing_left();
 }
 
-/// Its own boot is all that tells a machine without an id from another, and one whose id is made up at each boot: systemd
-/// mounts that from /run.
+/// A machine without an id, or with one that is generated at each boot, is only distinguished from
+/// another by its boot: systemd mounts such an id from /run.
 #[test]
 fn again_knows_a_machine_without_a_lasting_id_by_its_boot() {
     told_by_its_boot("", "this one has no /etc/machine-id");
@@ -199,8 +200,8 @@ fn told_by_its_boot(id: &str, why: &str) {
     scratch.assert_nothing_left();
 }
 
-/// On a shared directory two machines ask alike: neither takes the other's rerun away. Whoever
-/// stops it has its waiter ended by the next one who comes by at home.
+/// On a shared directory two machines make the same request: neither removes the other's rerun.
+/// After a `stop`, the next command on the waiter's machine ends the waiter.
 #[test]
 fn request_does_not_replace_a_timer_of_another_machine() {
     for (elsewhere, whose) in [
@@ -236,7 +237,7 @@ fn request_does_not_replace_a_timer_of_another_machine() {
     }
 }
 
-/// A driver's pid means nothing elsewhere: neither verb claims what it cannot do.
+/// The pid of a driver means nothing elsewhere: neither verb claims to do what it cannot.
 #[test]
 fn stop_and_now_refuse_a_driver_of_another_machine() {
     let scratch = Scratch::new();

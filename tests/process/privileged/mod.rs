@@ -1,18 +1,19 @@
-//! Tests that need mounts, namespaces or the kernel's settings, which the root of a container may not have.
+//! Tests that need mounts, namespaces or the kernel's settings, which the root of a container may
+//! not have.
 
-/// Under a boot id that is another one, or cannot be read.
+/// Other or unreadable boot ids.
 mod boots;
-/// Containers that may end with the run in them.
+/// Containers that may end together with a run.
 mod container;
-/// The script that runs the other tests as in a container.
+/// Script that runs the other tests as in a container.
 mod container_script;
 /// State directories on file systems that are full or read-only.
 mod disks;
-/// Looked at from another pid namespace or machine.
+/// Views from another pid namespace or machine.
 mod elsewhere;
-/// Pids that are used again.
+/// Reused pids.
 mod recycled;
-/// A shutdown that is announced.
+/// Scheduled shutdowns.
 mod shutdown;
-/// Runs that show a title in place of their command line.
+/// Runs whose title replaces their command line.
 mod titles;

@@ -1,4 +1,5 @@
-//! In a pid namespace with few pids, so that they come round within a second: each test runs there as process 1.
+//! Pid namespace with few pids, so that they are reused within a second: each test runs in it as
+//! process 1.
 
 use std::fs;
 
@@ -10,7 +11,7 @@ use again_test_support::{Bystander, Process, SHORT, Scratch, in_namespaces, star
 
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Runs the body where pids between 300 and 400 are all that there are.
+/// Runs the body where the only pids are those between 300 and 400.
 fn with_few_pids(test: &str, body: impl FnOnce()) {
     let outside = fs::read_to_string(PID_MAX).expect("pid_max");
     in_namespaces(
@@ -29,7 +30,7 @@ fn with_few_pids(test: &str, body: impl FnOnce()) {
                     "pid_max is the machine's on this kernel: ns_last_pid brings the pids round"
                 );
             }
-            // The kernel keeps those below 300 for the first round.
+            // The kernel uses the pids below 300 in the first round only.
             fs::write("/proc/sys/kernel/ns_last_pid", "320").expect("ns_last_pid");
             body();
         },
@@ -43,7 +44,8 @@ fn with_few_pids(test: &str, body: impl FnOnce()) {
     }
 }
 
-/// pid_max belongs to the namespace since Linux 6.14; before, it is the machine's, and not ours to change.
+/// pid_max belongs to the namespace since Linux 6.14; before, it is the machine's, which a test
+/// must not change.
 fn few_pids_can_be_had() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release
@@ -53,7 +55,7 @@ fn few_pids_can_be_had() -> bool {
     version >= (6, 14)
 }
 
-/// Starts innocent processes until one of them gets this pid; that one lives on.
+/// Starts unrelated processes until one of them gets this pid; that one lives on.
 fn recur(pid: i32) -> Bystander {
     if !few_pids_can_be_had() {
         fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("ns_last_pid");
@@ -68,7 +70,7 @@ fn recur(pid: i32) -> Bystander {
     panic!("pid {pid} does not come round");
 }
 
-/// We are process 1, so what lost its parent is ours to reap; until then it keeps its pid.
+/// Reaps an orphan, since the test is process 1; until then it keeps its pid.
 fn reap(process: Process) {
     wait_until("the end of it", SHORT, || !process.alive());
     let _ = waitpid(Pid::from_raw(process.pid), None);
@@ -80,7 +82,7 @@ fn kill_and_reap(process: Process) {
     reap(process);
 }
 
-/// A command's timer, due in an hour.
+/// Requests a command with a delay of an hour; returns its waiter.
 fn in_an_hour(scratch: &Scratch) -> Process {
     scratch.again_well(&["run", "--delta", "1h", "--", "/bin/true"]);
     scratch.waiter("again")
@@ -163,8 +165,8 @@ fn run_with_the_pid_of_a_rerun_starts_a_chain_of_its_own() {
             let rerun = Process::now(scratch.runs("site")[1].pid()).expect("the rerun");
             kill_and_reap(rerun);
             drop(recur(rerun.pid));
-            // Once more round, and this time the pid goes to a run of another target, which a
-            // person started: its request does not look at what became of the first.
+            // After another round, the pid goes to a run of another target that a person started:
+            // its request does not look at the first target.
             let before = rerun.pid - 1;
             fs::write("/proc/sys/kernel/ns_last_pid", before.to_string()).expect("ns_last_pid");
             let run = start(&mut scratch.apply("other", "ask('run', '--delta', '1h')"));
@@ -181,7 +183,8 @@ fn run_with_the_pid_of_a_rerun_starts_a_chain_of_its_own() {
     );
 }
 
-/// The waiter is stopped while its run ends and the run's pid goes to somebody else, so that this is all it ever sees.
+/// The waiter is stopped while its run ends and the run's pid goes to another process, so it never
+/// sees the end itself.
 fn run_with_recycled_pid(test: &str, through: &[&str]) {
     with_few_pids(test, || {
         let scratch = Scratch::new();
@@ -241,7 +244,8 @@ fn waiter_without_pidfds_notices_the_end_of_a_run_whose_pid_is_used_again() {
     run_with_recycled_pid(test, &["without", "434", "38", "--"]);
 }
 
-/// The agent's lock names the pid of a run that has ended; who has it now is not puppet.
+/// The agent's lock contains the pid of a run that has ended; the process with that pid now is not
+/// puppet.
 #[test]
 fn waiter_ignores_a_lock_whose_pid_is_used_again() {
     with_few_pids(

@@ -1,4 +1,4 @@
-//! Shutdowns that are announced in a /run of the test's own.
+//! Scheduled shutdowns, in a /run of the test's own.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn with_own_run(test: &str, body: impl FnOnce()) {
     });
 }
 
-/// Schedules a shutdown in as many seconds, as systemd-logind does.
+/// Schedules a shutdown in this number of seconds, as systemd-logind does.
 fn schedule(seconds: i64) {
     fs::create_dir_all(DIRECTORY).expect("made");
     let now = SystemTime::now()
@@ -37,7 +37,7 @@ fn schedule(seconds: i64) {
     fs::rename(draft, SCHEDULED).expect("renamed");
 }
 
-/// A scratch directory with one run that has asked for another and has ended.
+/// Creates a directory with one run that has requested another and has ended.
 fn asked(more: &str) -> Scratch {
     let scratch = Scratch::new();
     scratch.settings(more);
@@ -188,7 +188,7 @@ fn again_now_does_not_wait_for_a_shutdown() {
     });
 }
 
-/// As sysvinit's shutdown(8) announces one.
+/// Scheduled as sysvinit's shutdown(8) does.
 #[test]
 fn timer_is_held_while_the_process_of_shutdown_pid_lives() {
     with_own_run(
@@ -199,7 +199,7 @@ fn timer_is_held_while_the_process_of_shutdown_pid_lives() {
             fs::write("/run/shutdown.pid", format!("{}\n", counting.id())).expect("written");
             let scratch = asked("");
             assert_held(&scratch);
-            // Whoever is held looks at what is announced by then, also in a directory that comes.
+            // A held waiter notices a shutdown that is scheduled then, even in a new directory.
             schedule(60);
             counting
                 .kill()
@@ -214,7 +214,7 @@ fn timer_is_held_while_the_process_of_shutdown_pid_lives() {
             });
             fs::remove_dir_all("/run/systemd").expect("removed");
             assert_starts(&scratch);
-            // The pid of a process that has ended holds nothing, nor does what is not a pid.
+            // Neither the pid of a process that has ended nor an invalid pid holds a timer.
             for text in [
                 counting.id().to_string(),
                 "0".into(),

@@ -2,7 +2,7 @@ use again_test_support::{Scratch, in_namespaces, pass_a_tick, start};
 
 use crate::origin::{TITLES, ask_well, daemon, of, this_run, triggers};
 
-/// Among no daemons of others, which a run without its daemon could be taken for a run of.
+/// No other daemons exist, of which a run without its daemon could be considered a run.
 #[test]
 fn status_finds_the_trigger_of_an_agent_run_under_a_title() {
     in_namespaces(

@@ -1,4 +1,4 @@
-//! A real agent without a server: its own certificate, and a catalog in its cache.
+//! Real agent without a server, with its own certificate and a cached catalog.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,26 @@ use super::puppet::{PuppetCommand, copy_tree};
 use super::scratch::Scratch;
 use super::{default_confdir, repository, rig_file, text};
 
-/// The certificate's name of every such agent.
+/// Certificate name of every such agent.
 pub const NAME: &str = "rig.example";
 
-/// What its puppet.conf has to say.
+/// Lines that its puppet.conf needs.
 pub const CONFIGURATION: &str = "[agent]\nuse_cached_catalog = true\nreport = false\ncertificate_revocation = false\n\
     ca_refresh_interval = 3650d\nhostcert_renewal_interval = 0\n";
 
-/// An agent that lives in a scratch directory. Its catalog is what the manifest said when it was compiled: what changes from
-/// run to run has to be in resources (an Exec's `onlyif`, a file), not in facts.
+/// Agent that lives in a scratch directory. Its catalog is what the manifest said when it was
+/// compiled: what changes from run to run has to be in resources (an Exec's `onlyif`, a file), not
+/// in facts.
 pub struct CachedAgent<'a> {
     scratch: &'a Scratch,
 }
 
 impl<'a> CachedAgent<'a> {
-    /// An agent whose every run applies this manifest. More lines of puppet.conf's section `agent` may be given.
+    /// Creates an agent whose every run applies this manifest, with more lines for the section
+    /// `agent` of puppet.conf.
     pub fn new(scratch: &'a Scratch, manifest: &str, more_conf: &str) -> CachedAgent<'a> {
         write_ssldir(&scratch.path("puppet/ssl"));
-        // As pluginsync would leave it.
+        // As pluginsync leaves it.
         for lib in [
             rig_file("module/lib"),
             repository().join("puppet-module/lib"),
@@ -41,7 +43,7 @@ impl<'a> CachedAgent<'a> {
         agent
     }
 
-    /// Writes puppet.conf, with more lines of its section `agent`.
+    /// Writes puppet.conf, with more lines in its section `agent`.
     pub fn configure(&self, more: &str) {
         self.scratch.puppet_conf(&format!("{CONFIGURATION}{more}"));
     }
@@ -70,7 +72,7 @@ impl<'a> CachedAgent<'a> {
         lossy(&output.stdout)
     }
 
-    /// What the next run is to apply.
+    /// Sets the catalog that the next run applies.
     pub fn cache(&self, catalog: &str) {
         self.scratch.write(
             &format!("puppet/var/client_data/catalog/{NAME}.json"),
@@ -83,15 +85,16 @@ impl<'a> CachedAgent<'a> {
         self.cache(&self.compile(manifest));
     }
 
-    /// `puppet agent --confdir … WORDS`.
+    /// Command `puppet agent --confdir … WORDS`.
     pub fn command(&self, words: &[&str]) -> PuppetCommand {
         let conf = text(self.scratch.path("puppet/conf"));
         self.scratch
             .prepare(&[&["puppet", "agent", "--confdir", &conf], words].concat())
     }
 
-    /// `puppet agent` without a single option, which finds its configuration in its default place of a mount namespace of its own.
-    /// Its argv is as short as the title that the agent gives to a run's process, which is what wipes out that process' environment.
+    /// Command `puppet agent` without a single option, which finds its configuration at its default
+    /// path in a mount namespace of its own. Its argv is as short as the title that the agent gives
+    /// to a run's process, which overwrites that process's environment.
     pub fn plain(&self) -> PuppetCommand {
         let script = format!(
             "mount --bind '{}' {} && exec puppet agent",
@@ -109,17 +112,17 @@ impl<'a> CachedAgent<'a> {
         ])
     }
 
-    /// The lock that an agent run holds.
+    /// Lock that an agent run holds.
     pub fn lock(&self) -> PathBuf {
         self.scratch.path("puppet/var/state/agent_catalog_run.lock")
     }
 
-    /// The file whose presence disables the agent.
+    /// File whose presence disables the agent.
     pub fn disabled(&self) -> PathBuf {
         self.scratch.path("puppet/var/state/agent_disabled.lock")
     }
 
-    /// The daemon, by its pid file.
+    /// Agent daemon, found through its pid file.
     pub fn daemon(&self) -> Option<Process> {
         Process::now(
             fs::read_to_string(self.scratch.path("puppet/run/agent.pid"))
@@ -131,7 +134,7 @@ impl<'a> CachedAgent<'a> {
     }
 }
 
-/// Writes that agent's ssldir.
+/// Writes the ssldir of the agent [`NAME`].
 pub fn write_ssldir(dir: &Path) {
     for (file, content) in ssldir() {
         let path = dir.join(file);
@@ -140,7 +143,8 @@ pub fn write_ssldir(dir: &Path) {
     }
 }
 
-/// The files of an ssldir, by path: one certificate authority for all agents of a test program, made once.
+/// Files of an ssldir, by path: one certificate authority for all agents of a test program, made
+/// once.
 fn ssldir() -> &'static [(String, Vec<u8>)] {
     static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
     FILES.get_or_init(|| {

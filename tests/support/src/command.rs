@@ -11,17 +11,17 @@ use serde_json::Value;
 use super::LONG;
 use super::process::{Process, boottime};
 
-/// A command that has ended: what it said, and how it ended.
+/// Command that has ended, with its output and exit status.
 #[derive(Debug)]
 pub struct Ended {
     pub process: Process,
-    /// The exit status; none after a signal.
+    /// Exit status; none after a signal.
     pub code: Option<i32>,
     signal: Option<i32>,
-    /// Standard output, and standard error too where both went to one file.
+    /// Standard output, including standard error if both went to one file.
     pub out: String,
     pub err: String,
-    /// When we noticed the end; seconds since boot.
+    /// Time at which the end was noticed, in seconds since boot.
     pub ended_at: f64,
 }
 
@@ -37,25 +37,25 @@ impl Ended {
         }
     }
 
-    /// The status as a shell counts it: after a signal, 128 more than its number.
+    /// Status as a shell counts it: after a signal, 128 more than its number.
     pub fn status(&self) -> i32 {
         self.code
             .unwrap_or_else(|| 128 + self.signal.unwrap_or_default())
     }
 
-    /// Its standard output; fails unless it succeeded.
+    /// Returns the standard output; fails unless the command succeeded.
     #[track_caller]
     pub fn ok(self) -> String {
         self.expect(&[0]).out
     }
 
-    /// Its standard output as JSON.
+    /// Returns the standard output as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
-    /// Both outputs, one after the other.
+    /// Returns standard output and standard error, one after the other.
     pub fn said(&self) -> String {
         format!("{}{}", self.out, self.err)
     }
@@ -74,7 +74,7 @@ impl Ended {
         self
     }
 
-    /// The lines that `again` printed and an Exec logged.
+    /// Returns the lines that `again` printed and an Exec logged.
     pub fn lines_of_again(&self) -> Vec<String> {
         self.out
             .lines()
@@ -89,8 +89,8 @@ impl Ended {
     }
 }
 
-/// Repeats what fails because a program that was just written is busy: a child that another thread forked at that moment
-/// has not yet closed its copy of the descriptor.
+/// Repeats an attempt that fails because a program that was just written is busy: a child that
+/// another thread forked at that moment has not yet closed its copy of the descriptor.
 fn unless_busy<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     loop {
         match attempt() {
@@ -102,24 +102,24 @@ fn unless_busy<T>(mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     }
 }
 
-/// Runs a command to its end, with its outputs apart.
+/// Runs a command to its end, with its outputs in separate strings.
 pub fn answer(command: &mut Command) -> Ended {
     let nobody = Process { pid: 0, start: 0 };
     Ended::new(nobody, unless_busy(|| command.output()))
 }
 
-/// A command under way. Dropped before its end, it is ended.
+/// Running command, which is ended if it is dropped.
 pub struct Started {
     child: Child,
     pub process: Process,
-    /// What is typed, if its standard input is a pipe.
+    /// Pipe to the command's standard input, if it has one.
     pub stdin: Option<ChildStdin>,
     out: Option<PathBuf>,
     err: Option<PathBuf>,
     waited: bool,
 }
 
-/// Starts a command whose outputs go where it says.
+/// Starts a command without redirecting its outputs.
 pub fn start(command: &mut Command) -> Started {
     Started::new(command, None, None)
 }
@@ -136,7 +136,7 @@ impl Started {
         Started {
             stdin: child.stdin.take(),
             child,
-            // It may have ended already; then it is nobody.
+            // If the command has ended already, its start time is unknown.
             process: Process::now(pid).unwrap_or(Process { pid, start: 0 }),
             out,
             err,
@@ -148,12 +148,12 @@ impl Started {
         self.process.pid
     }
 
-    /// What it has written to its standard output so far.
+    /// Returns the standard output so far.
     pub fn out(&self) -> String {
         read(&self.out)
     }
 
-    /// What it has written to its standard error so far, if that is apart.
+    /// Returns the standard error so far, if it is in a file of its own.
     pub fn err(&self) -> String {
         read(&self.err)
     }
@@ -162,14 +162,14 @@ impl Started {
         self.process.signal(signal).expect("it runs");
     }
 
-    /// Types on its terminal.
+    /// Types on the command's terminal.
     pub fn types(&mut self, keys: &str) {
         let stdin = self.stdin.as_mut().expect("a terminal");
         stdin.write_all(keys.as_bytes()).expect("typed");
         stdin.flush().expect("typed");
     }
 
-    /// Waits for its end, with its standard input left open.
+    /// Waits for the command's end, with its standard input left open.
     #[track_caller]
     #[must_use]
     pub fn wait(mut self) -> Ended {
@@ -193,25 +193,25 @@ impl Started {
         Ended::new(self.process, output)
     }
 
-    /// Waits for its end, which has to be a good one.
+    /// Waits for the command's end; fails unless it succeeded.
     #[track_caller]
     pub fn finish(self) {
         self.wait().ok();
     }
 
-    /// Ends it with SIGKILL.
+    /// Kills the command with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.reap();
     }
 
-    /// Waits until it has ended, whatever ends it.
+    /// Waits until the command has ended for any reason.
     pub fn reap(&mut self) {
         self.child.wait().expect("waited for");
         self.waited = true;
     }
 
-    /// Ends it, if it has not ended by itself: politely, then not.
+    /// Ends the command if it is still running: with SIGTERM, then with SIGKILL.
     pub fn stop(mut self) {
         self.end();
     }
@@ -240,7 +240,7 @@ fn read(file: &Option<PathBuf>) -> String {
     lossy(&fs::read(file).unwrap_or_default())
 }
 
-/// Bytes as text, for messages.
+/// Converts bytes to text, for messages.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

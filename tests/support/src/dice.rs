@@ -1,8 +1,9 @@
-//! Random numbers that a seed repeats on every machine and with every release of any library (SplitMix64).
+//! Random numbers that a seed repeats on every machine and with every release of any library
+//! (SplitMix64).
 
 use std::time::Duration;
 
-/// A generator.
+/// Random number generator.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -19,17 +20,18 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Below `end`, which is more than 0.
+    /// Returns a number below `end`, which must be more than 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.draw() % end
     }
 
-    /// True `times` times out of a thousand.
+    /// Returns true `times` times out of a thousand.
     pub fn permille(&mut self, times: u64) -> bool {
         self.below(1000) < times
     }
 
-    /// Waits for less than this, so that what follows hits another moment each time.
+    /// Waits for a random time less than `most`, so that the next step hits another moment each
+    /// time.
     pub fn pause(&mut self, most: Duration) {
         let most = u64::try_from(most.as_micros()).expect("hours at most");
         std::thread::sleep(Duration::from_micros(self.below(most)));

@@ -1,4 +1,4 @@
-//! What tests of several rooms need besides a place to be in.
+//! Helper functions of several test suites.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::process::{Process, now};
 use super::scratch::Scratch;
 
-/// A line, which has to be of the form `again: OUTCOME: CAUSE (EVIDENCE)…`. Gives the outcome.
+/// Checks that a line has the form `again: OUTCOME: CAUSE (EVIDENCE)…`, and returns the outcome.
 #[track_caller]
 pub fn assert_line(said: &str) -> String {
     let line = said
@@ -45,17 +45,17 @@ pub fn assert_line(said: &str) -> String {
     outcome.to_owned()
 }
 
-/// Makes a path what everybody may use.
+/// Sets the mode of a path, for use by all users.
 pub fn open_to_all(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
 }
 
-/// Replaces whatever differs from run to run, so that the rest can be compared.
+/// Replaces everything that differs from run to run, so that the rest can be compared.
 pub fn stable(text: &str, scratch: &Scratch) -> String {
     let text = text.replace(&scratch.root(), "HERE");
     let mut out = String::new();
     let mut word = String::new();
-    // Words of hexadecimal digits of an id's length, and numbers of a time.
+    // Hexadecimal words with the length of an id, and numbers that are times.
     let flush = |word: &mut String, out: &mut String| {
         let hex = word.bytes().all(|b| b.is_ascii_hexdigit());
         match word.len() {
@@ -77,8 +77,8 @@ pub fn stable(text: &str, scratch: &Scratch) -> String {
     out
 }
 
-/// Runs `body` in namespaces of its own, made by unshare(1) with these options: as this same test, in a process below.
-/// `test` is the test's full name.
+/// Runs `body` in new namespaces from unshare(1) with these options, by running this same test in a
+/// child process. `test` is the test's full name.
 pub fn in_namespaces(options: &[&str], test: &str, body: impl FnOnce()) {
     const INSIDE: &str = "AGAIN_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
@@ -101,7 +101,8 @@ pub fn in_namespaces(options: &[&str], test: &str, body: impl FnOnce()) {
         "{test} inside its namespaces: {}\n{said}",
         done.status
     );
-    // What it printed, without what the test program says of itself, lest one test is counted twice.
+    // Prints the output of the child without the lines of its test runner, so that one test is not
+    // counted twice.
     let begun = format!("test {test} ... ");
     said.lines()
         .map(|line| line.strip_prefix(&begun).unwrap_or(line))
@@ -110,7 +111,7 @@ pub fn in_namespaces(options: &[&str], test: &str, body: impl FnOnce()) {
         .for_each(|line| println!("{line}"));
 }
 
-/// A process that has nothing to do with anything, and goes with its owner.
+/// Unrelated process, which ends with its owner.
 pub struct Bystander(Child);
 
 impl Bystander {
@@ -125,7 +126,7 @@ impl Bystander {
         self.0.id() as i32
     }
 
-    /// Whether it runs still, undisturbed.
+    /// Whether the process still runs, undisturbed.
     pub fn is_unharmed(&mut self) -> bool {
         // A signal that was sent has been delivered by now, or is pending.
         let pending = ["ShdPnd", "SigPnd"]
@@ -148,20 +149,20 @@ pub fn sleep_until(at: u64) {
     std::thread::sleep(Duration::from_nanos(left));
 }
 
-/// Waits until the kernel would tell of a later start: it tells when a process started to the hundredth of a second,
-/// rounded down.
+/// Waits until a later start time differs for the kernel, which rounds start times down to a
+/// hundredth of a second.
 pub fn pass_a_tick() {
     sleep_until(now() + 20_000_000);
 }
 
-/// The numbers of a sorted sample: median, 99th percentile, most.
+/// Median, 99th percentile and maximum of a sample, which is sorted.
 pub fn spread(sample: &mut [u64]) -> (u64, u64, u64) {
     sample.sort_unstable();
     let at = |part: usize| sample[(sample.len() - 1) * part / 100];
     (at(50), at(99), at(100))
 }
 
-/// How long something took.
+/// Runs a function; returns its result and its duration.
 pub fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
     let begun = Instant::now();
     let done = what();

@@ -21,23 +21,23 @@ use super::net::{Host, Net};
 use super::process::Process;
 use super::{ask_for, repository};
 
-/// How long one command inside may take before the test fails.
+/// Time limit for one command inside the machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(240);
-/// How long the machine may take for one step: boot, reboot, shutdown.
+/// Time limit for one step of the machine: boot, reboot, shutdown.
 const MACHINE_LIMIT: Duration = Duration::from_secs(300);
 
-/// One catalog run, as Puppet itself wrote it down (`lab-stamp.rb` in the image).
+/// Catalog run, as Puppet itself recorded it (`lab-stamp.rb` in the image).
 #[derive(Debug, Clone)]
 pub struct Run {
     pub pid: u64,
-    /// Seconds since the boot of the lab.
+    /// Start in seconds since the boot of the machine.
     pub started: f64,
     pub ended: Option<f64>,
-    /// Wall clock.
+    /// Wall clock at the start.
     pub started_at: f64,
     pub ended_at: Option<f64>,
     pub boot: String,
-    /// The control group it started in.
+    /// Control group in which the run started.
     pub group: String,
     pub argv: Vec<String>,
     pub stdin: String,
@@ -47,13 +47,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// One variable of its environment (HOME, PATH, `AGAIN_*` and a few others are written down).
+    /// Returns one variable of the run's environment. HOME, PATH, `AGAIN_*` and a few others are
+    /// recorded.
     pub fn var(&self, name: &str) -> Option<&str> {
         self.env[name].as_str()
     }
 }
 
-/// A booted machine.
+/// Booted machine.
 pub struct Lab {
     supervisor: Child,
     input: Option<ChildStdin>,
@@ -65,12 +66,12 @@ fn here() -> PathBuf {
     repository().join("tests/lab")
 }
 
-/// What a machine is made of: a script in tests/lab that prints where a root is.
+/// Image of a machine: a script in tests/lab that prints the path of a root directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Image {
     /// A node.
     Node,
-    /// One with a Puppet server and the backends of a fleet, none of which is started.
+    /// Node with a Puppet server and the backends of a fleet, none of which is started.
     Server,
 }
 
@@ -99,7 +100,7 @@ fn built(script: &str) -> String {
     String::from_utf8(built.stdout).unwrap().trim().to_owned()
 }
 
-/// The program under test, `dist/again` unless LAB_BINARY names another.
+/// Path of the program under test, `dist/again` unless LAB_BINARY names another.
 fn binary() -> PathBuf {
     let path = std::env::var_os("LAB_BINARY")
         .map_or_else(|| repository().join("dist/again"), PathBuf::from);
@@ -115,18 +116,18 @@ impl Lab {
     /// Boots a machine with the program and the module in place.
     pub fn boot() -> Self {
         let lab = Self::boot_with(&[]);
-        // A copy, because the class may replace it, which a mount would not let it do.
+        // A copy, because the class may replace it, which a mount would prevent.
         lab.sh("install -m 755 /srv/again /usr/local/bin/again");
         lab
     }
 
-    /// Boots a machine with the module and these files or directories of ours, each at its place inside; the program is
-    /// in /srv only.
+    /// Boots a machine with the module and these files or directories of the host, each at its path
+    /// inside; the program is in /srv only.
     pub fn boot_with(binds: &[(&Path, &str)]) -> Self {
         Self::boot_as(Image::Node, &[], binds)
     }
 
-    /// The same on a network.
+    /// Boots a machine on a network.
     pub fn boot_on(net: &Net, host: &Host<'_>, image: Image, binds: &[(&Path, &str)]) -> Self {
         let hub = net.hub.id().to_string();
         let address = format!("{}/24", host.address);
@@ -160,7 +161,8 @@ impl Lab {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            // A Ctrl-C at the terminal is for this program; the lab hears of it by the closed pipe.
+            // A Ctrl-C on the terminal is for the test program; the machine notices the closed
+            // pipe.
             .process_group(0)
             .spawn()
             .expect("tests/lab/boot can be started");
@@ -200,17 +202,17 @@ impl Lab {
         );
     }
 
-    /// The machine's init, by its pid out here.
+    /// Pid of the machine's init, as seen on the host.
     pub fn leader(&self) -> u32 {
         self.leader.get()
     }
 
-    /// The script that holds the machine.
+    /// Pid of the script that holds the machine.
     pub fn supervisor(&self) -> u32 {
         self.supervisor.id()
     }
 
-    /// An orderly reboot: the same root, a new boot.
+    /// Reboots the machine in an orderly way: the same root, a new boot.
     pub fn reboot(&self) {
         self.start("reboot");
     }
@@ -220,12 +222,12 @@ impl Lab {
         self.start("boot");
     }
 
-    /// Everything in it is killed at once.
+    /// Kills everything in the machine immediately.
     pub fn power_cut(&self) {
         assert_eq!(self.order("cut"), "down");
     }
 
-    /// An orderly shutdown.
+    /// Shuts the machine down in an orderly way.
     pub fn shutdown(&self) {
         assert_eq!(self.order("off"), "down");
     }
@@ -233,8 +235,8 @@ impl Lab {
     fn command(&self, argv: &[&str]) -> Command {
         let leader = self.leader.get().to_string();
         let mut command = Command::new("nsenter");
-        // Entered from outside a process is in no group of the container. It gets one that is no service, no
-        // scope and no session: what is left in there is nobody's to kill.
+        // A process that enters from outside is in no group of the container. It gets a group that
+        // is not a service, scope or session, so that nothing kills the processes left in it.
         command
             .args(["--target", &leader, "--all", "--root", "/bin/sh", "-c"])
             .arg("cd /root && mkdir -p /sys/fs/cgroup/lab && echo $$ >/sys/fs/cgroup/lab/cgroup.procs && exec \"$@\"")
@@ -256,7 +258,8 @@ impl Lab {
     }
 
     fn exec_with_input(&self, argv: &[&str], input: Option<&[u8]>) -> Ended {
-        // Files and not pipes, so that a process left behind with the descriptors open cannot keep us waiting.
+        // Files instead of pipes, so that a process left behind with the descriptors open cannot
+        // delay the test.
         let mut out = tempfile::tempfile().unwrap();
         let mut err = tempfile::tempfile().unwrap();
         let mut command = self.command(argv);
@@ -282,13 +285,13 @@ impl Lab {
         Ended::new(process, output)
     }
 
-    /// Runs a shell script inside that has to succeed, and gives what it prints.
+    /// Runs a shell script inside, which must succeed, and returns its output.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         self.exec(&["sh", "-euc", script]).ok()
     }
 
-    /// Starts a command inside and does not wait for it. Dropping it does not end it.
+    /// Starts a command inside without waiting for it. Dropping it does not end it.
     pub fn spawn(&self, argv: &[&str], stdin: Stdio) -> Child {
         self.command(argv)
             .stdin(stdin)
@@ -298,37 +301,38 @@ impl Lab {
             .expect("nsenter can be started")
     }
 
-    /// Writes a file inside, with its directory.
+    /// Writes a file inside, and creates its directory.
     pub fn write(&self, path: &str, text: &str) {
         let script = "mkdir -p \"$(dirname \"$1\")\" && cat >\"$1\"";
         self.exec_with_input(&["sh", "-euc", script, "sh", path], Some(text.as_bytes()))
             .ok();
     }
 
-    /// A file inside, empty if it is not there.
+    /// Returns the content of a file inside, empty if it does not exist.
     pub fn read(&self, path: &str) -> String {
         self.exec(&["cat", path]).out
     }
 
-    /// Seconds since the lab's boot, as everything inside sees them.
+    /// Returns the seconds since the machine's boot, as processes inside see them.
     pub fn uptime(&self) -> f64 {
         let text = self.sh("cat /proc/uptime");
         text.split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// The wall clock.
+    /// Returns the wall clock.
     pub fn wall(&self) -> f64 {
         self.sh("date +%s.%N").trim().parse().unwrap()
     }
 
-    /// The lab's boot id.
+    /// Returns the machine's boot id.
     pub fn boot_id(&self) -> String {
         self.sh("cat /proc/sys/kernel/random/boot_id")
             .trim()
             .to_owned()
     }
 
-    /// Asks until there is an answer. The limit is for a machine with nothing else to do; a busy one gets six times that.
+    /// Repeats a check until it returns a value. The limit in seconds is for an idle machine; a
+    /// busy one gets six times that.
     #[track_caller]
     pub fn wait_until<T>(&self, what: &str, limit: u64, mut ask: impl FnMut() -> Option<T>) -> T {
         let limit = Duration::from_secs(6 * limit);
@@ -355,13 +359,13 @@ impl Lab {
         .out
     }
 
-    /// What a unit logged, in all boots.
+    /// Returns the log of a unit from all boots.
     pub fn log_of(&self, unit: &str) -> String {
         self.exec(&["journalctl", "--no-pager", "-o", "cat", "-u", unit])
             .out
     }
 
-    /// Every catalog run so far, in order. A daemonised agent shows once, as the daemon.
+    /// Returns every catalog run so far, in order. A daemonised agent appears once, as the daemon.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for line in self.read("/var/log/lab/runs").lines() {
@@ -403,14 +407,14 @@ impl Lab {
         runs
     }
 
-    /// Runs that `again` started, by what their environment says.
+    /// Returns the runs that `again` started, according to their environment.
     pub fn reruns(&self) -> Vec<Run> {
         let mut runs = self.runs();
         runs.retain(|run| run.var("AGAIN_CHAIN").is_some());
         runs
     }
 
-    /// Waits for so many finished reruns.
+    /// Waits for this number of finished reruns.
     #[track_caller]
     pub fn wait_for_reruns(&self, count: usize, limit: u64) -> Vec<Run> {
         self.wait_until(&format!("{count} reruns have ended"), limit, || {
@@ -426,7 +430,7 @@ impl Lab {
         out.json()
     }
 
-    /// All pending timers of all targets.
+    /// Returns all pending timers of all targets.
     pub fn timers(&self) -> Vec<Value> {
         self.status()["targets"]
             .as_array()
@@ -441,7 +445,7 @@ impl Lab {
             .collect()
     }
 
-    /// The one pending timer, waited for, once its waiter lives.
+    /// Waits until there is one pending timer and its waiter is alive; returns the timer.
     #[track_caller]
     pub fn pending(&self, limit: u64) -> Value {
         self.wait_until("a timer is pending", limit, || {
@@ -451,12 +455,12 @@ impl Lab {
         })
     }
 
-    /// The history as it is on disk.
+    /// Returns the history as it is on disk.
     pub fn history(&self) -> String {
         self.read("/var/lib/again/history.jsonl")
     }
 
-    /// Scopes of waiters and reruns that systemd knows.
+    /// Returns the scopes of waiters and reruns that systemd knows.
     pub fn scopes(&self) -> Vec<String> {
         let out = self
             .sh("systemctl list-units --all --plain --no-legend --no-pager --type=scope 'again*'");
@@ -466,7 +470,7 @@ impl Lab {
             .collect()
     }
 
-    /// The control group of a process, by the unified hierarchy.
+    /// Returns the control group of a process in the unified hierarchy.
     pub fn group_of(&self, pid: u64) -> Option<String> {
         let text = self.read(&format!("/proc/{pid}/cgroup"));
         text.lines()
@@ -474,7 +478,8 @@ impl Lab {
             .map(str::to_owned)
     }
 
-    /// Puts the manifest where the tests' units expect it, and makes it the agent's cached catalog.
+    /// Writes the manifest at the path of the tests' units, and makes it the agent's cached
+    /// catalog.
     pub fn catalog(&self, manifest: &str) {
         self.write("/root/site.pp", manifest);
         let made = self.exec(&["lab-catalog", "/root/site.pp"]);
@@ -484,7 +489,7 @@ impl Lab {
         );
     }
 
-    /// Puts the manifest where the tests' units expect it.
+    /// Writes the manifest at the path of the tests' units.
     pub fn manifest(&self, manifest: &str) {
         self.write("/root/site.pp", manifest);
     }
@@ -498,7 +503,7 @@ impl Drop for Lab {
                 self.journal("30")
             );
         }
-        // The end of input tears it down.
+        // The end of its input makes the supervisor tear the machine down.
         drop(self.input.take());
         if end_of(&mut self.supervisor, Duration::from_secs(30)).is_none() {
             let _ = self.supervisor.kill();
@@ -507,7 +512,7 @@ impl Drop for Lab {
     }
 }
 
-/// Waits for a child's end, and ends it when that does not come in time.
+/// Waits for a child's end; kills it and returns none if that does not come in time.
 fn end_of(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let ended = ask_for(limit, Duration::from_millis(5), || {
         child.try_wait().expect("a child can be waited for")

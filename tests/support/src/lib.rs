@@ -1,12 +1,15 @@
-//! What the tests with real processes and a real Puppet stand on, and the benchmarks.
+//! Support for the tests with real processes and a real Puppet, and for the benchmarks.
 //!
-//! - [`Scratch`]: a directory per test that holds everything: the binary under test, its settings, state and logs. Nothing
-//!   else on the machine is touched. When it goes away, so does every process that was started from it, and a process that
-//!   should not have been there any more fails the test.
-//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and [`Past`], what it noted.
-//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real agent without a server, fed
-//!   from a cached catalog; [`Server`]: a real puppetserver on a loopback port, one per test program; [`Record`]: what a
-//!   puppet process looked like from within, written by the puppet process itself.
+//! - [`Scratch`]: a directory per test that contains everything: the binary under test, its
+//!   settings, state and logs. Nothing else on the machine is changed. When it is dropped, every
+//!   process that was started in it ends, and a process that should have ended before fails the
+//!   test.
+//! - The stand-in for Puppet (`stand-in.rb`, in every scratch directory as `bin/puppet`), and
+//!   [`Past`], the record of one of its runs.
+//! - The real Puppet in a scratch directory ([`Scratch::with_puppet`]); [`CachedAgent`]: a real
+//!   agent without a server, with a cached catalog; [`Server`]: a real puppetserver on a loopback
+//!   port, one per test program; [`Record`]: the state of a puppet process, written by that process
+//!   itself.
 //! - [`Lab`]: a booted machine. [`place`]: one of the Puppets of the matrix.
 //! - [`Process`]: a process by pid and start time, as the kernel shows it from outside.
 
@@ -15,14 +18,14 @@ pub mod agent;
 /// Commands under way, and how they ended.
 mod command;
 mod dice;
-/// Namespaces, bystanders, dice.
+/// Namespaces, unrelated processes, and other helpers.
 mod help;
 /// A booted Debian.
 pub mod lab;
 pub mod manual;
 /// A network of booted machines.
 pub mod net;
-/// Permissions that a container's root may lack.
+/// Permissions that root may lack in a container.
 mod permission;
 /// The Puppets of the matrix.
 pub mod place;
@@ -33,9 +36,9 @@ mod record;
 mod same;
 mod scratch;
 mod server;
-/// The stand-in for what waits for a slot of the fleet.
+/// Script instead of `again-fleet slot`.
 mod slot;
-/// The stand-in for Puppet: how its runs are started, and what they noted.
+/// Stand-in for Puppet: how its runs are started, and their records.
 mod stand_in;
 
 pub use agent::CachedAgent;
@@ -59,18 +62,19 @@ pub use stand_in::{Asked, Past, Stamp};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// For what takes a puppet run or two on a busy machine.
+/// Time limit for a Puppet run or two on a busy machine.
 pub const LONG: Duration = Duration::from_secs(240);
-/// The words that an agent's rerun has more than its run, unless waiting for the lock is set.
+/// Words that an agent's rerun adds to those of its run, unless waiting for the lock is set.
 pub const LOCK_WAIT: [&str; 4] = ["--waitforlock", "10", "--maxwaitforlock", "unlimited"];
 
-/// For processes at idle priority, on a busy machine.
+/// Time limit for processes at idle priority, on a busy machine.
 pub const IDLE: Duration = Duration::from_secs(600);
-/// For what needs no puppet run.
+/// Time limit for steps without a Puppet run.
 pub const SHORT: Duration = Duration::from_secs(60);
 
-/// Asks over and over until there is an answer, or none in time. What is waited for needs the processor: the pause is nine times the
-/// question's duration, at most `LONGEST`, and never below `pause`.
+/// Repeats a check until it returns a value, or the time is over. Since the processes under test
+/// need the processor, the pause is nine times the check's duration, at most `LONGEST`, and never
+/// below `pause`.
 pub fn ask_for<T>(
     timeout: Duration,
     pause: Duration,
@@ -91,7 +95,7 @@ pub fn ask_for<T>(
     }
 }
 
-/// [`ask_for`] that fails with `what` was waited for when there is no answer in time.
+/// Repeats a check like [`ask_for`]; panics with `what` when the time is over.
 #[track_caller]
 pub fn wait_for<T>(what: &str, timeout: Duration, ask: impl FnMut() -> Option<T>) -> T {
     match ask_for(timeout, Duration::from_millis(10), ask) {
@@ -100,13 +104,14 @@ pub fn wait_for<T>(what: &str, timeout: Duration, ask: impl FnMut() -> Option<T>
     }
 }
 
-/// [`wait_for`] a condition.
+/// Waits for a condition, like [`wait_for`].
 #[track_caller]
 pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
     wait_for(what, timeout, || condition().then_some(()));
 }
 
-/// Looks twenty times in this time whether something stays so: that nothing happens can be seen over time only.
+/// Checks twenty times in this duration that a condition stays true: that nothing happens can only
+/// be seen over time.
 #[track_caller]
 pub fn stays(what: &str, duration: Duration, mut is_so: impl FnMut() -> bool) {
     let (end, pause) = (Instant::now() + duration, duration / 20);
@@ -120,10 +125,11 @@ pub fn stays(what: &str, duration: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Copies a program to where it will be started from.
+/// Copies a program to the path from which it will be started.
 ///
-/// Another process does it: what a test beside this one forks would hold our descriptor for writing until its exec, and
-/// the kernel does not execute what somebody may write to (execve(2), ETXTBSY).
+/// Another process does this: a child that another thread forks would hold the descriptor for
+/// writing until its exec, and the kernel does not execute a file that is open for writing
+/// (execve(2), ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let cp = std::process::Command::new("cp")
         .args([from.as_ref(), to.as_ref()])
@@ -146,23 +152,23 @@ pub fn write_program(path: impl AsRef<Path>, text: &str) {
     std::fs::remove_file(draft).expect("removed");
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn repository() -> PathBuf {
     let rig = Path::new(env!("CARGO_MANIFEST_DIR"));
     rig.ancestors().nth(2).expect("two above").to_owned()
 }
 
-/// The small real programs of helper.c.
+/// Path of the small programs in helper.c.
 pub fn helper() -> &'static Path {
     Path::new(concat!(env!("OUT_DIR"), "/helper"))
 }
 
-/// Whether Puppet is laid out here as in its all-in-one packages.
+/// Whether Puppet is installed here from its all-in-one packages.
 pub fn is_all_in_one() -> bool {
     Path::new("/opt/puppetlabs/bin/puppet").exists()
 }
 
-/// Where programs are looked for.
+/// PATH of the tests.
 pub fn search_path() -> &'static str {
     if is_all_in_one() {
         "/opt/puppetlabs/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -171,7 +177,7 @@ pub fn search_path() -> &'static str {
     }
 }
 
-/// Where an agent without options finds its puppet.conf.
+/// Directory in which an agent without options finds its puppet.conf.
 pub fn default_confdir() -> &'static str {
     if is_all_in_one() {
         "/etc/puppetlabs/puppet"
@@ -180,12 +186,12 @@ pub fn default_confdir() -> &'static str {
     }
 }
 
-/// A file of the test support.
+/// Path of a file of the test support.
 pub fn rig_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The binary under test: `AGAIN_BIN`, or what `make build` left.
+/// Path of the binary under test: `AGAIN_BIN`, or what `make build` built.
 pub fn binary_under_test() -> PathBuf {
     let path = std::env::var_os("AGAIN_BIN")
         .map_or_else(|| repository().join("dist/again"), PathBuf::from);
@@ -197,7 +203,7 @@ pub fn binary_under_test() -> PathBuf {
     path.canonicalize().expect("binary under test")
 }
 
-/// The namespace that our pids are of: in another one they mean nothing.
+/// Returns the pid namespace of this process: its pids mean nothing in another one.
 fn pid_namespace() -> String {
     text(std::fs::read_link("/proc/self/ns/pid").expect("/proc"))
 }
@@ -209,7 +215,7 @@ fn claim(dir: &Path) {
     std::fs::write(dir.join("owner"), mark).expect("the owner's mark");
 }
 
-/// Whether a directory is one of ours whose test program has ended.
+/// Whether a directory belongs to a test program that has ended.
 fn is_abandoned(dir: &Path) -> bool {
     let mark = std::fs::read_to_string(dir.join("owner")).unwrap_or_default();
     let [namespace, pid, start] = mark.split(' ').collect::<Vec<_>>()[..] else {
@@ -222,7 +228,8 @@ fn is_abandoned(dir: &Path) -> bool {
         }
 }
 
-/// Ends and removes, once per test program, what test programs left that were killed before they could clean up themselves.
+/// Ends the processes and removes the directories of test programs that were killed before they
+/// could clean up, once per test program.
 fn sweep() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -240,7 +247,7 @@ fn sweep() {
     });
 }
 
-/// A path as text: the paths of the test support are all plain.
+/// Converts a path to text: all paths of the test support are plain.
 pub fn text(path: impl AsRef<Path>) -> String {
     path.as_ref().to_str().expect("a plain path").to_owned()
 }

@@ -1,8 +1,8 @@
-//! What a manual page says, in the macros of mdoc(7), for comparison with what its program has.
+//! Parser for manual pages in the macros of mdoc(7), for comparison with the programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lines by their heading: `.Sh`, or `.Sh` and `.Ss`.
+/// Returns lines by their heading: `.Sh`, or `.Sh` and `.Ss`.
 pub fn parts(page: &str) -> BTreeMap<String, Vec<&str>> {
     let mut parts: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let (mut section, mut heading) = (String::new(), String::new());
@@ -19,14 +19,14 @@ pub fn parts(page: &str) -> BTreeMap<String, Vec<&str>> {
     parts
 }
 
-/// The commands that have a heading of their own: `again run`.
+/// Returns the commands that have a heading of their own, such as `again run`.
 pub fn commands(parts: &BTreeMap<String, Vec<&str>>) -> BTreeSet<String> {
     let names = parts.keys();
     let names = names.filter_map(|name| name.strip_prefix("COMMANDS/"));
     names.map(str::to_owned).collect()
 }
 
-/// The flags of `.It Fl` lines, as they are typed.
+/// Returns the flags of `.It Fl` lines, as they are typed.
 pub fn flags(lines: &[&str]) -> BTreeSet<String> {
     let mut flags = BTreeSet::new();
     for line in lines.iter().filter_map(|line| line.strip_prefix(".It ")) {
@@ -40,7 +40,7 @@ pub fn flags(lines: &[&str]) -> BTreeSet<String> {
     flags
 }
 
-/// A command's own flags, as they are typed; or those of every command.
+/// Returns a command's own flags, as they are typed; or, with `global`, those of every command.
 pub fn flags_of(command: &clap::Command, global: bool) -> BTreeSet<String> {
     let mut flags = BTreeSet::new();
     for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
@@ -54,7 +54,7 @@ pub fn flags_of(command: &clap::Command, global: bool) -> BTreeSet<String> {
     flags
 }
 
-/// The text on one line, without macros, comment marks and quotes.
+/// Returns the text on one line, without macros, comment marks and quotes.
 pub fn plain(lines: &[&str]) -> String {
     const MARKS: [&str; 8] = ["//!", "#", ".Ql", ".Pq", ".Cm", ".Pa", ".Ic", ".Xr"];
     let words = lines.iter().flat_map(|line| line.split_whitespace());

@@ -1,32 +1,32 @@
-//! A network of booted machines: a bridge in a network namespace of its own. Nothing of it is to be seen from outside, and all of
-//! it is gone when the process that holds it ends, as that does with its test program.
+//! Network of booted machines: a bridge in a network namespace of its own. It is invisible from
+//! outside, and ends with the process that holds it, which ends with its test program.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A bridge.
+/// Bridge in a network namespace.
 pub struct Net {
     pub(super) hub: Child,
 }
 
-/// Where a machine is on it.
+/// Name and address of a machine on the network.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
-    /// Its name.
+    /// Certificate name and host name.
     pub name: &'a str,
-    /// Its address, all in 10.77.0.0/24.
+    /// Address, in 10.77.0.0/24.
     pub address: &'a str,
 }
 
 impl<'a> Host<'a> {
-    /// The bridge's port, named after the first part of its name.
+    /// Returns the name of the bridge's port: the first part of the host's name.
     pub fn port(&self) -> &'a str {
         self.name.split('.').next().unwrap_or(self.name)
     }
 }
 
 impl Net {
-    /// A bridge without machines.
+    /// Creates a bridge without machines.
     pub fn new() -> Net {
         let script = "ip link add lab type bridge && ip link set lab up && echo up && exec cat";
         let mut hub = Command::new("unshare")
@@ -42,7 +42,7 @@ impl Net {
         Net { hub }
     }
 
-    /// Runs a shell script where the bridge and its ports are.
+    /// Runs a shell script in the namespace of the bridge and its ports.
     #[track_caller]
     fn sh(&self, script: &str) {
         let done = Command::new("nsenter")
@@ -54,14 +54,14 @@ impl Net {
         assert!(done.status.success(), "{script}: {error}");
     }
 
-    /// Pulls the cable of a machine, or puts it in again.
+    /// Unplugs the cable of a machine, or plugs it in.
     #[track_caller]
     pub fn plug(&self, host: &Host<'_>, is_in: bool) {
         let state = if is_in { "up" } else { "down" };
         self.sh(&format!("ip link set {} {state}", host.port()));
     }
 
-    /// Drops all packets to and from a machine without a word to anybody, or lets them pass again.
+    /// Drops all packets to and from a machine silently, or lets them pass again.
     #[track_caller]
     pub fn pass(&self, host: &Host<'_>, passes: bool) {
         // The port's state in the spanning tree: disabled, or forwarding.
@@ -72,7 +72,7 @@ impl Net {
         ));
     }
 
-    /// Lets so many bytes a second pass to a machine, and the rest wait.
+    /// Limits the traffic to a machine to this number of bytes a second; the rest is delayed.
     #[track_caller]
     pub fn slow(&self, host: &Host<'_>, bytes: u32) {
         self.sh(&format!(
@@ -81,7 +81,7 @@ impl Net {
         ));
     }
 
-    /// The end of [`Net::slow`].
+    /// Ends [`Net::slow`].
     #[track_caller]
     pub fn fast(&self, host: &Host<'_>) {
         self.sh(&format!("tc qdisc del dev {} root", host.port()));

@@ -6,18 +6,18 @@ use std::process::Command;
 /// A permission that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// To raise a priority again.
+    /// Permission to raise a priority again.
     SysNice,
-    /// To mount in a namespace of its own.
+    /// Permission to mount in a new mount namespace.
     MountNamespace,
     /// Set-user-ID programs and capabilities of files take effect.
     SetUserId,
-    /// To become a program in a time namespace of its own.
+    /// Permission to become a program in a new time namespace.
     TimeNamespace,
 }
 
 impl Permission {
-    /// The name in the line about a skipped test.
+    /// Returns the name in the line about a skipped test.
     fn name(self) -> &'static str {
         match self {
             Permission::SysNice => "CAP_SYS_NICE",
@@ -29,7 +29,7 @@ impl Permission {
 
     fn is_given(self) -> bool {
         match self {
-            // The numbers are those of linux/capability.h.
+            // Capability numbers from linux/capability.h.
             Permission::SysNice => has_capability(23),
             Permission::MountNamespace => has_capability(21),
             Permission::SetUserId => status("NoNewPrivs") == "0" && !temporary_is_nosuid(),
@@ -38,7 +38,7 @@ impl Permission {
     }
 }
 
-/// Whether this process has a permission. Without it a line says which test support lacks, for the caller to end its test;
+/// Whether this process has a permission. If not, a line names it, and the caller ends its test;
 /// with `CI=true` the test fails instead.
 #[track_caller]
 pub fn permits(permission: Permission) -> bool {
@@ -52,7 +52,7 @@ pub fn permits(permission: Permission) -> bool {
     false
 }
 
-/// A line of proc_pid_status(5) about this process.
+/// Returns a line of proc_pid_status(5) about this process.
 fn status(name: &str) -> String {
     let text = fs::read_to_string("/proc/self/status").expect("/proc");
     let mut lines = text.lines();
@@ -73,7 +73,8 @@ fn temporary_is_nosuid() -> bool {
     flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID)
 }
 
-/// Whether unshare(1) may make a time namespace, and the program that it becomes is in it. Older kernels move only its children there.
+/// Whether unshare(1) may make a time namespace, and the program that it becomes is in it. Older
+/// kernels only move its children there.
 fn enters_time_namespace() -> bool {
     const LINK: &str = "/proc/self/ns/time";
     let words = ["--time", "--boottime=7", "--", "readlink", "-n", LINK];

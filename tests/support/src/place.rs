@@ -7,10 +7,10 @@ use super::{
     default_confdir, repository, rig_file, search_path, wait_until,
 };
 
-/// One Puppet, as its packages lay it out.
+/// Puppet installation, with the paths of its packages.
 pub struct Place {
     pub name: &'static str,
-    /// What `puppet --version` begins with.
+    /// Start of the output of `puppet --version`.
     pub version: &'static str,
     pub codedir: &'static str,
     pub ssldir: &'static str,
@@ -18,15 +18,15 @@ pub struct Place {
     pub statedir: &'static str,
     pub publicdir: &'static str,
     pub rundir: &'static str,
-    /// The script that the processes of a run show.
+    /// Path of the script in the argv of a run.
     pub script: &'static str,
-    /// What stands before it.
+    /// Interpreter before the script in the argv of a run.
     pub ruby: &'static str,
-    /// Where other users have theirs, below their home.
+    /// Directories of other users, below their home.
     pub users: Users,
 }
 
-/// The directories of who is not root.
+/// Directories of users other than root.
 pub struct Users {
     pub statedir: &'static str,
     pub publicdir: &'static str,
@@ -65,7 +65,7 @@ const PLACES: [Place; 4] = [
     Place {
         name: "openvox-9",
         version: "9.",
-        // Its script begins with `#!/usr/bin/env ruby`.
+        // The script begins with `#!/usr/bin/env ruby`.
         ruby: "ruby",
         ..DEBIANS
     },
@@ -88,7 +88,7 @@ const PLACES: [Place; 4] = [
     },
 ];
 
-/// Where we are.
+/// Returns the current installation.
 pub fn place() -> &'static Place {
     let name = std::env::var("MATRIX_PLACE").unwrap_or_default();
     PLACES
@@ -97,13 +97,13 @@ pub fn place() -> &'static Place {
         .unwrap_or_else(|| panic!("this is no place of the matrix: start tests/matrix/run"))
 }
 
-/// A scratch directory in one of the places.
+/// Creates a scratch directory for the current installation.
 pub fn scratch() -> Scratch {
     place();
     Scratch::with_puppet()
 }
 
-/// A command in no particular environment.
+/// Runs a command in an empty environment.
 pub fn plain(words: &[&str]) -> Output {
     Command::new("/usr/bin/env")
         .args(words)
@@ -114,7 +114,7 @@ pub fn plain(words: &[&str]) -> Output {
             ("USER", "root"),
             ("LOGNAME", "root"),
             ("LANG", "C.UTF-8"),
-            // A place is a namespace whose first process, a shell, lives as long as the tests.
+            // The tests run in a namespace whose first process, a shell, lives as long as they do.
             ("AGAIN_CONTAINER", "stays"),
         ])
         .current_dir("/")
@@ -123,7 +123,7 @@ pub fn plain(words: &[&str]) -> Output {
         .expect("env")
 }
 
-/// What a command printed, of both streams, and its status.
+/// Returns a command's status, and its output from both streams.
 pub fn said(output: &Output) -> (Option<i32>, String) {
     let text = [output.stdout.clone(), output.stderr.clone()].concat();
     (
@@ -135,7 +135,7 @@ pub fn said(output: &Output) -> (Option<i32>, String) {
 const PROOF: &str = "/tmp/puppet.again";
 const HISTORY: &str = "/var/lib/again/history.jsonl";
 
-/// The machine itself, with the module in its default module path: one test at a time may have it.
+/// Machine itself, with the module in its default module path: one test uses it at a time.
 pub struct Machine {
     _alone: MutexGuard<'static, ()>,
 }
@@ -164,7 +164,7 @@ impl Machine {
                 std::os::unix::fs::symlink(module, link).expect("the module");
             }
         }
-        // A site's own data: chains without the jitter that slows them down.
+        // Data of the site: chains without the jitter that slows them down.
         let environment = code.join("environments/production");
         for (file, text) in [
             (
@@ -180,14 +180,14 @@ impl Machine {
         Machine { _alone: alone }
     }
 
-    /// `puppet apply --detailed-exitcodes WORDS` in the default directories.
+    /// Runs `puppet apply --detailed-exitcodes WORDS` in the default directories.
     pub fn apply(&self, words: &[&str]) -> (Option<i32>, String) {
         said(&plain(
             &[&["puppet", "apply", "--detailed-exitcodes"], words].concat(),
         ))
     }
 
-    /// `puppet agent WORDS` in the default directories.
+    /// Runs `puppet agent WORDS` in the default directories.
     pub fn agent(&self, words: &[&str]) -> (Option<i32>, String) {
         said(&plain(&[&["puppet", "agent"], words].concat()))
     }
@@ -217,7 +217,7 @@ impl Machine {
         assert_eq!(status, Some(0), "{output}");
     }
 
-    /// The installed helper.
+    /// Runs the installed `again`.
     pub fn again(&self, words: &[&str]) -> (Option<i32>, String) {
         said(&plain(&[&["/usr/local/bin/again"], words].concat()))
     }
@@ -227,8 +227,8 @@ impl Machine {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("status --json: {e}: {text}"))
     }
 
-    /// Applies one of the manifests in the manner of the original's users, its two minutes made shorter, and waits for the last of its
-    /// reruns. How many runs there have been.
+    /// Applies one of the manifests in the style of the original's users, with its two minutes
+    /// replaced by `delta`, and waits for the last of its reruns. Returns the number of runs.
     pub fn drop_in(&self, name: &str, delta: &str) -> usize {
         for file in ["/tmp/foo", PROOF, HISTORY] {
             let _ = std::fs::remove_file(file);
@@ -238,7 +238,7 @@ impl Machine {
         let manifest = std::fs::read_to_string(ours.join(format!("manifests/{name}.pp")))
             .expect("the manifest");
         std::fs::write(&site, manifest.replace("120", delta)).expect("the manifest");
-        // The one delta that is in a module.
+        // One delta is in a module.
         let init = Path::new(place().codedir).join("modules/settle");
         let _ = std::fs::remove_file(&init);
         copy_tree(&ours.join("modules/settle"), &init);
@@ -255,7 +255,8 @@ impl Machine {
             .count()
     }
 
-    /// The names of the timers that became reruns, since the last [`Machine::drop_in`] began.
+    /// Returns the names of the timers that became reruns since the last [`Machine::drop_in`]
+    /// began.
     pub fn timers_that_ran(&self) -> Vec<String> {
         std::fs::read_to_string(HISTORY)
             .expect("the history")
@@ -279,9 +280,9 @@ impl Machine {
     }
 }
 
-/// The outcomes of the reruns so far, by the history, without the evidence.
+/// Returns the outcomes of the reruns so far from the history, without the evidence.
 pub fn outcomes(scratch: &Scratch) -> Vec<String> {
-    // Whoever looks notes what has ended.
+    // Any look at the status records the ends of reruns.
     scratch.status();
     scratch
         .history_of("ended")
@@ -290,16 +291,17 @@ pub fn outcomes(scratch: &Scratch) -> Vec<String> {
         .collect()
 }
 
-/// Runs a command that asks once and ends so; it and its only rerun, which are otherwise the same run.
+/// Runs a command that makes one request and ends with this code, and its only rerun; checks that
+/// the two are otherwise the same.
 pub fn run_twice(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Ended, Vec<Record>) {
     let (run, starts) = run_and_rerun(scratch, command, code);
     assert_same_run(&starts[0], &starts[1]);
     (run, starts)
 }
 
-/// The same, for a rerun that has another command line.
+/// Runs a command and its rerun, whose command line may differ.
 pub fn run_and_rerun(scratch: &Scratch, command: PuppetCommand, code: i32) -> (Ended, Vec<Record>) {
-    // Long enough for the rerun to start too early, if it did.
+    // The run lingers for long enough that a rerun which starts too early is detected.
     let run = command.env("RIG_LINGER", "0.4").run().expect(&[code]);
     assert_asked_once(&run);
     scratch.settle(LONG);
@@ -308,7 +310,7 @@ pub fn run_and_rerun(scratch: &Scratch, command: PuppetCommand, code: i32) -> (E
     (run, starts)
 }
 
-/// Fails unless a run asked exactly once.
+/// Fails unless a run made exactly one request.
 pub fn assert_asked_once(run: &Ended) {
     let [line] = &run.lines_of_again()[..] else {
         panic!("one line of again, not: {}", run.out)

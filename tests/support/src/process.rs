@@ -1,4 +1,5 @@
-//! A process as the kernel shows it: named by pid and start time, so that a recycled pid is another process.
+//! Processes as the kernel shows them, identified by pid and start time, so that a reused pid is
+//! another process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,33 +12,34 @@ use nix::unistd::Pid;
 
 use super::{SHORT, wait_until};
 
-/// Seconds since boot, suspend included: the clock of `again` and of the records.
+/// Returns the seconds since boot, including suspend: the clock of `again` and of the records.
 pub fn boottime() -> f64 {
     now() as f64 / 1e9
 }
 
-/// CLOCK_BOOTTIME in nanoseconds.
+/// Returns CLOCK_BOOTTIME in nanoseconds.
 pub fn now() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// One process, this and no later one with the same pid.
+/// Process, as opposed to any later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     pub pid: i32,
-    /// Field 22 of /proc/PID/stat.
+    /// Start time: field 22 of /proc/PID/stat.
     pub start: u64,
 }
 
-/// The fields of a stat line from the third on (state, ppid, pgrp, session, tty …), after the last parenthesis.
+/// Returns the fields of a stat line from the third on (state, ppid, pgrp, session, tty …), after
+/// the last parenthesis.
 pub fn stat_fields(stat: &str) -> Vec<&str> {
     stat.rsplit_once(')')
         .map(|(_, rest)| rest.split_whitespace().collect())
         .unwrap_or_default()
 }
 
-/// Splits what the kernel separates by NULs, keeping empty elements.
+/// Splits bytes that the kernel separates with NULs, keeping empty elements.
 pub fn split_nul(raw: &[u8]) -> Vec<Vec<u8>> {
     match raw.strip_suffix(b"\0") {
         Some(raw) => raw.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect(),
@@ -46,7 +48,7 @@ pub fn split_nul(raw: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// An environment block as name and value.
+/// Splits an environment block into names and values.
 pub fn environment(raw: &[u8]) -> BTreeMap<String, String> {
     split_nul(raw)
         .iter()
@@ -65,7 +67,7 @@ fn pids() -> impl Iterator<Item = i32> {
 }
 
 impl Process {
-    /// The process that has this pid now, unless it is a zombie.
+    /// Returns the process that has this pid now, unless it is a zombie.
     pub fn now(pid: i32) -> Option<Process> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields = stat_fields(&stat);
@@ -78,14 +80,14 @@ impl Process {
         })
     }
 
-    /// All processes there are, zombies left out.
+    /// Returns all processes except zombies.
     pub fn all() -> Vec<Process> {
         let mut all: Vec<Process> = pids().filter_map(Process::now).collect();
         all.sort();
         all
     }
 
-    /// Those that run a program of this directory, or one that was there when they started.
+    /// Returns the processes whose program is in this directory, or was when they started.
     pub fn with_program_of(dir: &Path) -> Vec<Process> {
         let mut all: Vec<Process> = pids()
             .filter(|pid| {
@@ -97,7 +99,7 @@ impl Process {
         all
     }
 
-    /// The processes below this one, all generations, leaving out zombies.
+    /// Returns the processes below this one in all generations, except zombies.
     pub fn descendants(self) -> Vec<Process> {
         let all: Vec<(Process, i32)> = Process::all()
             .into_iter()
@@ -114,7 +116,7 @@ impl Process {
         found
     }
 
-    /// Whether it is there still; a zombie is not.
+    /// Whether the process still exists; a zombie does not count.
     pub fn alive(self) -> bool {
         Process::now(self.pid) == Some(self)
     }
@@ -127,8 +129,8 @@ impl Process {
         fs::read(self.file(name)).unwrap_or_default()
     }
 
-    /// Waits until it sleeps in poll(2): a waiter that does has set up all that it needs, and leaves
-    /// its files alone until something wakes it.
+    /// Waits until the process sleeps in poll(2): a waiter that does has set up all that it needs,
+    /// and leaves its files alone until something wakes it.
     pub fn wait_until_asleep(self) {
         wait_until("the waiter to sleep", SHORT, || {
             let call = fs::read_to_string(self.file("syscall")).unwrap_or_default();
@@ -137,12 +139,12 @@ impl Process {
         });
     }
 
-    /// Its raw argv, padding and all.
+    /// Returns the raw argv, including padding.
     pub fn raw_command(self) -> Vec<u8> {
         self.bytes("cmdline")
     }
 
-    /// Its argv.
+    /// Returns the argv.
     pub fn command(self) -> Vec<String> {
         split_nul(&self.raw_command())
             .iter()
@@ -150,12 +152,13 @@ impl Process {
             .collect()
     }
 
-    /// Its argv as one line.
+    /// Returns the argv as one line.
     pub fn title(self) -> String {
         self.command().join(" ").trim().to_owned()
     }
 
-    /// What it is, in which state, and where in the kernel: that tells what it waits for.
+    /// Describes the process for a message: its name, its state, and the kernel function in which
+    /// it waits.
     pub fn describe(self) -> String {
         let file = |name: &str| {
             let text = fs::read_to_string(self.file(name)).unwrap_or_default();
@@ -171,17 +174,18 @@ impl Process {
         )
     }
 
-    /// Its environment as it was at its exec.
+    /// Returns the environment as it was at the exec.
     pub fn environment(self) -> BTreeMap<String, String> {
         environment(&self.bytes("environ"))
     }
 
-    /// Its working directory or the file it runs.
+    /// Returns the target of a link in /proc/PID, such as the working directory (`cwd`) or the
+    /// program (`exe`).
     pub fn link(self, name: &str) -> Option<PathBuf> {
         fs::read_link(self.file(name)).ok()
     }
 
-    /// Its open descriptors and what they are.
+    /// Returns the open descriptors and their targets.
     pub fn descriptors(self) -> BTreeMap<i32, String> {
         fs::read_dir(self.file("fd"))
             .into_iter()
@@ -200,19 +204,20 @@ impl Process {
             .collect()
     }
 
-    /// A field of /proc/PID/stat, numbered as in proc(5) (4 is the parent, 6 the session, 7 the terminal).
+    /// Returns a field of /proc/PID/stat, numbered as in proc(5) (4 is the parent, 6 the session, 7
+    /// the terminal).
     pub fn stat(self, field: usize) -> Option<i64> {
         let stat = fs::read_to_string(self.file("stat")).ok()?;
         stat_fields(&stat).get(field - 3)?.parse().ok()
     }
 
-    /// A line of /proc/PID/status.
+    /// Returns a line of /proc/PID/status.
     pub fn status(self, name: &str) -> Option<String> {
         let status = fs::read_to_string(self.file("status")).ok()?;
         status_line(&status, name)
     }
 
-    /// A sum of /proc/PID/smaps_rollup, in kB.
+    /// Returns a sum of /proc/PID/smaps_rollup, in kB.
     pub fn memory(self, name: &str) -> Option<u64> {
         let rollup = fs::read_to_string(self.file("smaps_rollup")).ok()?;
         status_line(&rollup, name)?
@@ -226,7 +231,7 @@ impl Process {
         self.stat(4).unwrap_or(0) as i32
     }
 
-    /// Sends a signal, to this process only.
+    /// Sends a signal to this process only.
     pub fn signal(self, signal: Signal) -> io::Result<()> {
         if !self.alive() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -234,7 +239,7 @@ impl Process {
         kill(Pid::from_raw(self.pid), signal).map_err(io::Error::from)
     }
 
-    /// Ends it: politely, then not.
+    /// Ends the process: with SIGTERM, after five seconds with SIGKILL.
     pub fn end(self) {
         let _ = self.signal(Signal::SIGTERM);
         let end = std::time::Instant::now() + Duration::from_secs(5);
@@ -253,14 +258,14 @@ impl Process {
     }
 }
 
-/// Whether these bytes name a directory or something in it.
+/// Whether these bytes contain a directory's path.
 fn mention(bytes: &[u8], dir: &Path) -> bool {
     let root = dir.as_os_str().as_encoded_bytes();
     bytes.windows(root.len()).any(|window| window == root)
 }
 
-/// Everything that runs and comes from a directory by its program or its arguments: not all, but quick enough to meet what lives
-/// for a moment. Not this process.
+/// Returns the running processes that belong to a directory through their program or arguments,
+/// except this one. This does not find all of them, but is fast enough for short-lived processes.
 pub fn at_a_glance(dir: &Path) -> Vec<Process> {
     let within = |path: PathBuf| path.starts_with(dir);
     let me = std::process::id() as i32;
@@ -275,7 +280,8 @@ pub fn at_a_glance(dir: &Path) -> Vec<Process> {
         .collect()
 }
 
-/// Everything that runs and comes from a directory: by its program, arguments, environment or working directory. Not this process.
+/// Returns the running processes that belong to a directory through their program, arguments,
+/// environment or working directory, except this one.
 pub fn of_directory(dir: &Path) -> Vec<Process> {
     let within = |path: Option<PathBuf>| path.is_some_and(|path| path.starts_with(dir));
     Process::all()
@@ -290,7 +296,7 @@ pub fn of_directory(dir: &Path) -> Vec<Process> {
         .collect()
 }
 
-/// The value of `name:` in the format of /proc/PID/status.
+/// Returns the value of `name:` in the format of /proc/PID/status.
 pub fn status_line(status: &str, name: &str) -> Option<String> {
     status.lines().find_map(|line| {
         Some(

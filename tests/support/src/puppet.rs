@@ -8,14 +8,15 @@ use super::record::{Kind, Record};
 use super::scratch::Scratch;
 use super::{repository, rig_file, text};
 
-/// A command line that has not been started yet, with a file for all that it says.
+/// Command line that has not been started yet, with a file for all of its output.
 pub struct PuppetCommand {
     command: Command,
     output: PathBuf,
 }
 
 impl Scratch {
-    /// Puppet's directories, a recorder in every puppet process, and the module as `common`.
+    /// Installs Puppet's directories, a recorder in every puppet process, and the module as
+    /// `common`.
     pub(crate) fn install_puppet(&mut self) {
         let root = self.root();
         for sub in [
@@ -68,12 +69,12 @@ impl Scratch {
         .expect("puppet.conf");
     }
 
-    /// A manifest that records its run and has `Exec['again']`.
+    /// Returns a manifest that records its run and has `Exec['again']`.
     pub fn manifest(&self, body: &str) -> String {
         self.manifest_with("", body)
     }
 
-    /// The same with more parameters of the class.
+    /// Returns the same manifest with more parameters of the class.
     pub fn manifest_with(&self, parameters: &str, body: &str) -> String {
         let root = self.root();
         format!(
@@ -84,7 +85,7 @@ impl Scratch {
         )
     }
 
-    /// A manifest that records its run, and the body.
+    /// Returns a manifest that records its run, followed by the body.
     pub fn bare_manifest(&self, body: &str) -> String {
         format!(
             "rig_run {{ 'run': runs => '{}/runs' }}\n{body}\n",
@@ -92,20 +93,20 @@ impl Scratch {
         )
     }
 
-    /// Any command, in the scratch environment and working directory.
+    /// Prepares any command, in the scratch environment and working directory.
     pub fn prepare(&self, words: &[&str]) -> PuppetCommand {
         let mut command = self.line(words);
         let output = self.with_output(&mut command);
         PuppetCommand { command, output }
     }
 
-    /// `puppet apply --confdir … WORDS`.
+    /// Prepares `puppet apply --confdir … WORDS`.
     pub fn puppet_apply(&self, words: &[&str]) -> PuppetCommand {
         let conf = self.at("puppet/conf");
         self.prepare(&[&["puppet", "apply", "--confdir", &conf], words].concat())
     }
 
-    /// `puppet apply` of a manifest, for a driver.
+    /// Returns the words of a `puppet apply` of a manifest, for a driver.
     pub fn driven_apply(&self, manifest: &str) -> Vec<String> {
         let manifest = text(self.write("site.pp", manifest));
         let conf = self.at("conf");
@@ -121,7 +122,7 @@ impl Scratch {
         .to_vec()
     }
 
-    /// An Exec that asks for another run when notified, without the module.
+    /// Returns an Exec that requests another run when notified, without the module.
     pub fn again_exec(&self, title: &str, options: &[&str]) -> String {
         let mut words = vec![format!("'{}'", self.at("bin/again"))];
         words.extend(options.iter().map(|word| format!("'{word}'")));
@@ -131,12 +132,12 @@ impl Scratch {
         )
     }
 
-    /// The records of puppet processes as they started.
+    /// Returns the records of puppet processes as they started.
     pub fn starts(&self) -> Vec<Record> {
         self.recorded(Kind::Exec)
     }
 
-    /// The records of catalogs being applied.
+    /// Returns the records of catalogs being applied.
     pub fn catalogs(&self) -> Vec<Record> {
         self.recorded(Kind::Catalog)
     }
@@ -174,14 +175,15 @@ impl PuppetCommand {
         Started::new(&mut self.command, Some(self.output), None)
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     #[must_use]
     pub fn run(self) -> Ended {
         self.start().wait()
     }
 }
 
-/// Where ruby keeps the bytecode of Puppet's files (`puppet_x/rig/bytecode.rb`).
+/// Returns the directory in which ruby keeps the bytecode of Puppet's files
+/// (`puppet_x/rig/bytecode.rb`).
 fn bytecode() -> PathBuf {
     let directory = repository().join("target/bytecode");
     fs::create_dir_all(&directory).expect("a directory");

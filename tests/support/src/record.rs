@@ -1,4 +1,5 @@
-//! What a puppet process was when it started or applied its catalog; written by `module/lib/puppet_x/rig/record.rb`.
+//! Record of a puppet process at its start or while it applied its catalog, written by
+//! `module/lib/puppet_x/rig/record.rb`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use super::process::{Process, environment, split_nul, stat_fields, status_line};
 
-/// When a record was made.
+/// Point in a process's life at which a record was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// By a puppet process, first thing after its exec.
+    /// Made by a puppet process immediately after its exec.
     Exec,
-    /// By the resource `rig_run`, in whatever process applies the catalog.
+    /// Made by the resource `rig_run`, in whatever process applies the catalog.
     Catalog,
 }
 
-/// One record.
+/// Record of a process.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub dir: PathBuf,
     pub kind: Kind,
-    /// Seconds since boot.
+    /// Time of the record in seconds since boot.
     pub at: f64,
     pub process: Process,
     pub raw_command: Vec<u8>,
@@ -32,12 +33,12 @@ pub struct Record {
     pub limits: String,
     status: String,
     stat: String,
-    /// The pids of processes with earlier records, and whether they were still running.
+    /// Pids of processes with earlier records, and whether they were still running.
     pub earlier: Vec<(i32, bool)>,
 }
 
 impl Record {
-    /// Reads one.
+    /// Reads a record from its directory.
     pub fn read(dir: &Path) -> Record {
         let bytes = |name: &str| {
             fs::read(dir.join(name)).unwrap_or_else(|e| panic!("{}/{name}: {e}", dir.display()))
@@ -90,7 +91,7 @@ impl Record {
         }
     }
 
-    /// All records in a directory, oldest first.
+    /// Returns all records in a directory, oldest first.
     pub fn all(runs: &Path) -> Vec<Record> {
         let mut dirs: Vec<PathBuf> = fs::read_dir(runs)
             .expect("the records")
@@ -102,12 +103,12 @@ impl Record {
         dirs.iter().map(|dir| Record::read(dir)).collect()
     }
 
-    /// A line of the process' /proc status.
+    /// Returns a line of the process's /proc status.
     pub fn status(&self, name: &str) -> String {
         status_line(&self.status, name).unwrap_or_else(|| panic!("no {name} in status"))
     }
 
-    /// A field of the process' /proc stat, numbered as in proc(5).
+    /// Returns a field of the process's /proc stat, numbered as in proc(5).
     pub fn stat(&self, field: usize) -> i64 {
         stat_fields(&self.stat)[field - 3]
             .parse()
@@ -118,7 +119,7 @@ impl Record {
         self.stat(19)
     }
 
-    /// What the same process was while it applied its catalog.
+    /// Returns the record of the same process while it applied its catalog.
     pub fn in_its_catalog(&self) -> Record {
         Record::all(self.dir.parent().expect("the records"))
             .into_iter()
@@ -126,7 +127,8 @@ impl Record {
             .expect("the record of its catalog")
     }
 
-    /// When the last of ruby's exit handlers ran: a moment before the process ended. Only for `Kind::Exec`.
+    /// Returns the time at which the last of ruby's exit handlers ran, a moment before the process
+    /// ended. Only for `Kind::Exec`.
     pub fn ended(&self) -> Option<f64> {
         Some(
             fs::read_to_string(self.dir.join("ended"))
@@ -137,7 +139,7 @@ impl Record {
         )
     }
 
-    /// The environment without what `again` adds for a rerun.
+    /// Returns the environment without the variables that `again` adds for a rerun.
     pub fn environment_without_again(&self) -> BTreeMap<String, String> {
         let added = ["AGAIN_CHAIN", "AGAIN_RUN", "AGAIN_TIMER"];
         self.environment
@@ -147,7 +149,7 @@ impl Record {
             .collect()
     }
 
-    /// Signals that are ignored, as the mask that /proc shows.
+    /// Returns the ignored signals, as the mask that /proc shows.
     pub fn ignored_signals(&self) -> u64 {
         u64::from_str_radix(&self.status("SigIgn"), 16).expect("a mask")
     }

@@ -1,10 +1,10 @@
-//! What manifests and assertions the rooms with real runs share.
+//! Manifests and assertions that the test suites with real runs share.
 
 use super::record::Record;
 use super::scratch::Scratch;
 use super::{LOCK_WAIT, LONG, wait_until};
 
-/// A resource that changes in the first run only, and then asks for another.
+/// Returns a resource that changes in the first run only, and then notifies another.
 pub fn changes_once(scratch: &Scratch, notified: &str) -> String {
     format!(
         "file {{ '{}/made': content => 'x', notify => {notified} }}",
@@ -12,7 +12,7 @@ pub fn changes_once(scratch: &Scratch, notified: &str) -> String {
     )
 }
 
-/// An Exec that holds the run until the file is there.
+/// Returns an Exec that holds the run until the file exists.
 pub fn hold_until(title: &str, file: &str) -> String {
     format!(
         "exec {{ '{title}': command => ['/bin/sh', '-c', 'until test -e {file}; do sleep 0.05; done'], provider => 'posix', timeout => 300 }}"
@@ -31,8 +31,9 @@ pub fn until_held(scratch: &Scratch) {
     });
 }
 
-/// That the second process is a rerun of the first: the same in everything that the first run was started with, begun only
-/// after the first had ended. The first has to have been started with RIG_LINGER.
+/// Checks that the second process is a rerun of the first: started with the same arguments and
+/// circumstances, and only after the first had ended. The first must have been started with
+/// RIG_LINGER.
 pub fn assert_same_run(first: &Record, second: &Record) {
     let mut expected = first.command.clone();
     let is_agent = expected.iter().any(|word| word == "agent");
@@ -43,7 +44,7 @@ pub fn assert_same_run(first: &Record, second: &Record) {
     assert_same_circumstances(first, second);
 }
 
-/// [`assert_same_run`] but for the command line, which an agent's rerun may have to differ in.
+/// Checks the same except for the command line, in which an agent's rerun may have to differ.
 pub fn assert_same_circumstances(first: &Record, second: &Record) {
     assert_ne!(second.process, first.process);
     assert!(
@@ -61,7 +62,8 @@ pub fn assert_same_circumstances(first: &Record, second: &Record) {
     assert_eq!(second.status("Umask"), first.status("Umask"));
     assert_eq!(second.limits, first.limits, "the resource limits");
     assert_eq!(second.nice(), first.nice());
-    // Puppet traps some signals, whatever they were before: those nobody can know any more when the catalog is applied.
+    // Puppet traps some signals: their earlier dispositions are unknown when the catalog is
+    // applied.
     let applying = first.in_its_catalog();
     assert_eq!(
         second.ignored_signals(),
@@ -77,11 +79,12 @@ pub fn assert_same_circumstances(first: &Record, second: &Record) {
         first.blocked_signals(),
         "the signals that are blocked"
     );
-    // Ruby's own: eventfds, since 3.3 an eventpoll, and the script that it is reading.
+    // Ruby's own descriptors: eventfds, since 3.3 an eventpoll, and the script that it is reading.
     let own = |to: &str| {
         ["anon_inode:[eventfd]", "anon_inode:[eventpoll]"].contains(&to)
             || to.ends_with("/bin/puppet")
-            // The lock by which a rerun is known to live from elsewhere; Puppet's children do not get it.
+            // The lock that shows elsewhere that a rerun is alive; Puppet's children do not inherit
+            // it.
             || to.contains("/targets/") && to.contains("/orders/")
     };
     assert!(

@@ -1,4 +1,4 @@
-//! A directory per test, with everything that a run and `again` touch.
+//! Directory per test, with every file that a run and `again` touch.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,37 +19,38 @@ use super::{
     wait_until, write_program,
 };
 
-/// The directory, and what is started in it. When it goes, so does every process of it.
+/// Scratch directory and the processes started in it, which end when it is dropped.
 pub struct Scratch {
     dir: TempDir,
-    /// Where commands are started, below the directory.
+    /// Working directory of commands, below the scratch directory.
     home: &'static str,
     environment: Vec<(String, String)>,
-    /// Whether the real Puppet runs here, so that its own files have a say.
+    /// Whether the real Puppet runs here, so that its own files count.
     pub(crate) has_puppet: bool,
     outputs: AtomicUsize,
     pub(crate) children: Vec<Child>,
     left: Left,
 }
 
-/// What may still run when the directory goes.
+/// Processes that may still be running when the directory is dropped.
 #[derive(Clone, Copy, PartialEq)]
 enum Left {
     Nothing,
-    /// Timers, which are stopped first.
+    /// Timers only, which are stopped first.
     Timers,
-    /// Anything; it is ended.
+    /// Any process; it is ended.
     Anything,
 }
 
 impl Scratch {
-    /// The binary, the helper and the stand-in in `bin`, and settings that keep everything in here: no jitter, a cap that is
-    /// out of the way, no agent of the machine's that has a say. At the end nothing may be left running.
+    /// Creates a directory with the binary, the helper and the stand-in in `bin`, and settings that
+    /// keep everything inside: no jitter, a cap too high to matter, and no influence of the
+    /// machine's agent. At the end no process may be left.
     pub fn new() -> Scratch {
         Scratch::within(&std::env::temp_dir())
     }
 
-    /// The same below another directory.
+    /// Creates the same below another directory.
     pub fn within(parent: &Path) -> Scratch {
         let scratch = Scratch::empty(parent, "work");
         for sub in ["work", "past"] {
@@ -60,8 +61,8 @@ impl Scratch {
         scratch
     }
 
-    /// For the real Puppet: what [`Scratch::new`] has, and Puppet's directories and modules. At the end what is pending is
-    /// stopped, and nothing else may be left running.
+    /// Creates a directory as [`Scratch::new`] does, with the real Puppet's directories and
+    /// modules. At the end pending timers are stopped, and no other process may be left.
     pub fn with_puppet() -> Scratch {
         let mut scratch = Scratch::empty(&std::env::temp_dir(), "work");
         scratch.has_puppet = true;
@@ -72,9 +73,9 @@ impl Scratch {
         scratch
     }
 
-    /// As an operator has it: settings in the environment and a cap as it is by default. Manifests of the stand-in are shell
-    /// scripts ([`Scratch::shell`]), which find `again` as `$AGAIN` and the directory as `$HERE`. Whatever runs at the end is
-    /// ended.
+    /// Creates a directory for an operator's tests: settings in the environment, and the default
+    /// cap. Manifests of the stand-in are shell scripts ([`Scratch::shell`]), which find `again` as
+    /// `$AGAIN` and the directory as `$HERE`. Processes that are left at the end are ended.
     pub fn for_operator() -> Scratch {
         let mut scratch = Scratch::empty(&std::env::temp_dir(), "");
         scratch.left = Left::Anything;
@@ -96,8 +97,8 @@ impl Scratch {
         scratch
     }
 
-    /// As a driver has it: no settings but where the state is, and a real Puppet whose files are in `conf`. At the end nothing
-    /// may be left running.
+    /// Creates a directory for a driver's tests: the state directory is the only setting, and a
+    /// real Puppet has its files in `conf`. At the end no process may be left.
     pub fn for_driver() -> Scratch {
         let mut scratch = Scratch::empty(&std::env::temp_dir(), "");
         let root = scratch.root();
@@ -129,7 +130,7 @@ impl Scratch {
             .tempdir_in(parent)
             .expect("a scratch directory");
         super::claim(dir.path());
-        // Some tests and some Execs act as another user.
+        // Some tests and some Execs run as another user.
         open_to_all(dir.path(), 0o755);
         let mut scratch = Scratch {
             dir,
@@ -147,7 +148,7 @@ impl Scratch {
         if fs::hard_link(helper(), scratch.path("bin/helper")).is_err() {
             copy_program(helper(), scratch.path("bin/helper"));
         }
-        // Read by ruby, never executed.
+        // Ruby reads this file; it is never executed.
         fs::copy(rig_file("stand-in.rb"), scratch.path("bin/puppet")).expect("the stand-in");
         let root = scratch.root();
         scratch.environment = [
@@ -159,7 +160,7 @@ impl Scratch {
             ("RIG_MARK", "two words, a=b and an ä".to_owned()),
             ("RIG_EMPTY", String::new()),
             ("AGAIN_CONFIG", format!("{root}/again.toml")),
-            // The tests may run in a container whose first process is not known to live on.
+            // The tests may run in a container whose first process may end early.
             ("AGAIN_CONTAINER", "stays".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -167,22 +168,22 @@ impl Scratch {
         scratch
     }
 
-    /// A path below the directory.
+    /// Returns a path below the directory.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
     }
 
-    /// The same as text.
+    /// Returns a path below the directory as text.
     pub fn at(&self, relative: &str) -> String {
         text(self.path(relative))
     }
 
-    /// The directory as text, for manifests and arguments.
+    /// Returns the directory as text, for manifests and arguments.
     pub fn root(&self) -> String {
         text(self.dir.path())
     }
 
-    /// Writes a file below the directory, and what is above it; its path.
+    /// Writes a file below the directory, creating its parents; returns its path.
     pub fn write(&self, relative: &str, content: &str) -> PathBuf {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
@@ -190,24 +191,25 @@ impl Scratch {
         path
     }
 
-    /// Writes a shell script that can be executed; its path as text.
+    /// Writes an executable shell script; returns its path as text.
     pub fn script(&self, name: &str, text: &str) -> String {
         write_program(self.path(name), &format!("#!/bin/sh\n{text}\n"));
         self.at(name)
     }
 
-    /// A file below the directory as text; empty if it is not there.
+    /// Returns the content of a file below the directory; empty if it does not exist.
     pub fn text(&self, relative: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.path(relative)).unwrap_or_default()).into_owned()
     }
 
-    /// Lets a run that holds for this file go on.
+    /// Releases a run that waits for this file.
     pub fn release(&self, name: &str) {
         self.write(name, "");
     }
 
-    /// Writes the settings: everything in here and no jitter, and more lines. Without Puppet also a cap that is out of the
-    /// way, and files of Puppet's that are not there, so that no agent of the machine's has a say.
+    /// Writes the settings: all paths inside, no jitter, and more lines. Without Puppet, also a cap
+    /// too high to matter, and Puppet files that do not exist, so that the machine's agent has no
+    /// influence.
     pub fn settings(&self, more: &str) {
         let mut lines = format!(
             "state_dir = \"{}\"\nlog_dir = \"{}\"\n",
@@ -237,12 +239,13 @@ impl Scratch {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// The environment of everything that is started here; nothing of the test's own gets in.
+    /// Returns the environment of everything that is started here; it contains nothing from the
+    /// test's own.
     pub fn environment(&self) -> Vec<(String, String)> {
         self.environment.clone()
     }
 
-    /// A command in that environment.
+    /// Prepares a command in that environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -253,7 +256,7 @@ impl Scratch {
         command
     }
 
-    /// The command, and all that it starts, with system calls failing: number and error of each.
+    /// Wraps a command so that system calls fail in it and its children: number and error of each.
     pub fn without(&self, calls: &[(&str, &str)], command: &Command) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         for (call, error) in calls {
@@ -272,25 +275,26 @@ impl Scratch {
         filtered
     }
 
-    /// The command where neither the journal nor syslog can be reached, so that `again` logs to a file.
+    /// Wraps a command so that it can reach neither the journal nor syslog, and `again` logs to a
+    /// file.
     pub fn without_system_log(&self, command: &Command) -> Command {
         let socket = if cfg!(target_arch = "x86_64") {
             "41"
         } else {
             "198"
         };
-        // EAFNOSUPPORT.
+        // 97 is EAFNOSUPPORT.
         self.without(&[(socket, "97")], command)
     }
 
-    /// A whole command line in that environment.
+    /// Prepares a whole command line in that environment.
     pub fn line(&self, words: &[&str]) -> Command {
         let mut command = self.command(words[0]);
         command.args(&words[1..]);
         command
     }
 
-    /// `again WORDS`, not started yet.
+    /// Prepares `again WORDS`.
     pub fn again_command(&self, words: &[&str]) -> Command {
         let mut command = self.command(self.path("bin/again"));
         command.args(words);
@@ -302,7 +306,7 @@ impl Scratch {
         answer(&mut self.again_command(words))
     }
 
-    /// [`Scratch::again`] that has to succeed; its output.
+    /// Runs `again`, which must succeed; returns its output.
     #[track_caller]
     pub fn again_well(&self, words: &[&str]) -> String {
         let answer = self.again(words);
@@ -315,7 +319,7 @@ impl Scratch {
         answer(self.command(program).args(words))
     }
 
-    /// Starts a command with its outputs in files of their own.
+    /// Starts a command with its outputs in separate files.
     pub fn start(&self, mut command: Command) -> Started {
         let (out, err) = (self.output("out"), self.output("err"));
         command
@@ -330,7 +334,7 @@ impl Scratch {
         self.children.push(command.spawn().expect("started"));
     }
 
-    /// A file for what a command says; a test that fails shows them all.
+    /// Returns a new file for a command's output; a test that fails shows all of them.
     pub(crate) fn output(&self, ending: &str) -> PathBuf {
         let number = self.outputs.fetch_add(1, Ordering::SeqCst);
         self.path(&format!("outputs/{number:05}.{ending}"))
@@ -346,7 +350,7 @@ impl Scratch {
         path
     }
 
-    /// The id of the only target there is.
+    /// Returns the id of the only target.
     pub fn id(&self) -> String {
         let status = self.status();
         let targets = status["targets"].as_array().expect("targets");
@@ -354,12 +358,13 @@ impl Scratch {
         targets[0]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// The record of a target.
+    /// Returns the path of a target's record.
     pub fn record_of(&self, id: &str) -> PathBuf {
         self.path(&format!("state/targets/{id}/state.json"))
     }
 
-    /// A command as another user, who may read the directory: `nobody`, of Debian and most others.
+    /// Prepares a command as another user, who may read the directory: `nobody`, of Debian and most
+    /// others.
     pub fn as_nobody(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.command("setpriv");
         command
@@ -375,12 +380,12 @@ impl Scratch {
         !read.expect("setpriv").status.success()
     }
 
-    /// `again status --json`.
+    /// Returns the output of `again status --json`.
     pub fn status(&self) -> Value {
         self.status_of(&[])
     }
 
-    /// `again status --json` with more options.
+    /// Returns the output of `again status --json` with more options.
     pub fn status_of(&self, options: &[&str]) -> Value {
         let answer = self.again(&[&["status", "--json"], options].concat());
         assert!(matches!(answer.code, Some(0 | 3)), "{answer:?}");
@@ -390,12 +395,12 @@ impl Scratch {
         status
     }
 
-    /// Every pending timer of every target.
+    /// Returns every pending timer of every target.
     pub fn timers(&self) -> Vec<Value> {
         timers(&self.status())
     }
 
-    /// The timer of that name.
+    /// Returns the timer of that name.
     pub fn timer(&self, name: &str) -> Option<Value> {
         self.timers()
             .into_iter()
@@ -408,7 +413,7 @@ impl Scratch {
         })
     }
 
-    /// The process that holds the timer of that name.
+    /// Returns the waiter of the timer of that name.
     pub fn waiter(&self, name: &str) -> Process {
         let timer = self
             .timer(name)
@@ -417,7 +422,7 @@ impl Scratch {
         Process::now(pid).expect("the waiter")
     }
 
-    /// The records in the state directory, as they are written.
+    /// Returns the records in the state directory, as they are on disk.
     pub fn records(&self, state: &str) -> Vec<Value> {
         fs::read_dir(self.path(state).join("targets"))
             .into_iter()
@@ -428,7 +433,7 @@ impl Scratch {
             .collect()
     }
 
-    /// What the timers' orders on disk are called.
+    /// Returns the names of the timers' orders on disk.
     pub fn orders(&self, state: &str) -> Vec<String> {
         fs::read_dir(self.path(state).join("targets"))
             .into_iter()
@@ -444,9 +449,10 @@ impl Scratch {
             .collect()
     }
 
-    /// What became of every request, oldest first: the lines of the history.
+    /// Returns the lines of the history, oldest first.
     pub fn history(&self) -> Vec<Value> {
-        // Of two that append at once, one may take the other's unfinished line for one that was cut short, and end it.
+        // When two processes append at the same time, one may mistake the other's unfinished line
+        // for a truncated one, and end it.
         self.text("state/history.jsonl")
             .lines()
             .filter(|line| !line.is_empty())
@@ -456,14 +462,14 @@ impl Scratch {
             .collect()
     }
 
-    /// The lines of the history of one kind (`requested`, `started`, `satisfied` …).
+    /// Returns the lines of the history of one kind (`requested`, `started`, `satisfied` …).
     pub fn history_of(&self, what: &str) -> Vec<Value> {
         let mut entries = self.history();
         entries.retain(|entry| entry["what"] == what);
         entries
     }
 
-    /// The history's entries of one kind: timer and reason.
+    /// Returns timer and reason of the history's entries of one kind.
     pub fn told(&self, what: &str) -> Vec<(String, String)> {
         let word = |entry: &Value, key: &str| entry[key].as_str().expect("a string").to_owned();
         self.history_of(what)
@@ -472,13 +478,14 @@ impl Scratch {
             .collect()
     }
 
-    /// The state directory's only target, without a look by `again`, which notes what has ended.
+    /// Returns the directory of the only target without running `again`, which would record the
+    /// ends of reruns.
     pub fn target(&self) -> PathBuf {
         let mut entries = fs::read_dir(self.path("state/targets")).expect("targets");
         entries.next().expect("a target").expect("readable").path()
     }
 
-    /// The only target's record.
+    /// Returns the record of the only target.
     pub fn record(&self) -> Value {
         let text = fs::read(self.target().join("state.json")).expect("a record");
         serde_json::from_slice(&text).expect("JSON")
@@ -489,24 +496,25 @@ impl Scratch {
     pub fn timer_in_state(&self, state: &str) -> Value {
         wait_for(&format!("a timer that is {state}"), SHORT, || {
             self.timers().into_iter().find(|timer| {
-                // Its waiter has yet to notice that the run has ended.
+                // The waiter has not noticed yet that the run has ended.
                 let early = state == "waiting" && timer["due_at"].is_null();
                 timer["state"] == state && !early
             })
         })
     }
 
-    /// Everything that runs and comes from here: by its program, arguments, environment or working directory.
+    /// Returns the running processes that belong to the directory: through their program,
+    /// arguments, environment or working directory.
     pub fn processes(&self) -> Vec<Process> {
         of_directory(self.dir.path())
     }
 
-    /// Those of them that can be told by their program or their arguments, at once.
+    /// Returns those of them that are recognized quickly, through their program or arguments.
     pub fn processes_at_a_glance(&self) -> Vec<Process> {
         at_a_glance(self.dir.path())
     }
 
-    /// The waiters: `again` in the background.
+    /// Returns the waiters: `again` in the background.
     pub fn waiters(&self) -> Vec<Process> {
         Process::with_program_of(self.dir.path())
             .into_iter()
@@ -514,7 +522,8 @@ impl Scratch {
             .collect()
     }
 
-    /// The processes that run the binary under test: waiters, and requesters while they last.
+    /// Returns the processes that run the binary under test: waiters, and requesters while they
+    /// last.
     pub fn agains(&self) -> Vec<Process> {
         let binary = self.path("bin/again");
         Process::with_program_of(self.dir.path())
@@ -523,7 +532,7 @@ impl Scratch {
             .collect()
     }
 
-    /// The one waiter there is.
+    /// Returns the only waiter.
     pub fn only_waiter(&self) -> Process {
         wait_for("one waiter", SHORT, || match self.agains()[..] {
             [waiter] => Some(waiter),
@@ -531,9 +540,9 @@ impl Scratch {
         })
     }
 
-    /// Waits until nothing runs any more and nothing is pending: after that no further run can come. A rerun that has written a
-    /// title over its arguments and its environment cannot be told from others, and is known by the record alone; whatever else
-    /// is pending when nothing runs stays so.
+    /// Waits until nothing runs and nothing is pending: after that no further run can come. A rerun
+    /// that has overwritten its arguments and environment with a title can only be recognized from
+    /// the record; anything else that is pending when nothing runs stays pending.
     #[track_caller]
     pub fn settle(&self, timeout: Duration) {
         wait_until("everything to end", timeout, || {
@@ -550,7 +559,7 @@ impl Scratch {
         });
     }
 
-    /// Nothing runs, nothing is pending, and no driver has left anything.
+    /// Checks that nothing runs, nothing is pending, and no driver has left a file.
     #[track_caller]
     pub fn is_clean(&self) {
         wait_until("everything to end", SHORT, || self.processes().is_empty());
@@ -566,14 +575,14 @@ impl Scratch {
         assert_eq!(self.again(&["status"]).code, Some(3));
     }
 
-    /// `again converge OPTIONS -- COMMAND`, not started yet.
+    /// Prepares `again converge OPTIONS -- COMMAND`.
     pub fn converge(&self, options: &[&str], command: &[String]) -> Command {
         let mut converge = self.again_command(&["converge"]);
         converge.args(options).arg("--").args(command);
         converge
     }
 
-    /// The same on a terminal of its own; what is written to its input is typed.
+    /// Prepares the same on a terminal of its own; input written to it is typed.
     pub fn on_terminal(&self, options: &[&str], command: &str) -> Command {
         let line = format!(
             "exec {} converge {} -- {command}",
@@ -585,7 +594,7 @@ impl Scratch {
         script
     }
 
-    /// The text of all logs of reruns, oldest first.
+    /// Returns path and text of all logs of reruns, oldest first.
     pub fn logs(&self) -> Vec<(PathBuf, String)> {
         let mut found = Vec::new();
         let mut dirs = vec![self.path("logs")];
@@ -604,7 +613,8 @@ impl Scratch {
         found
     }
 
-    /// Nothing pending, nothing running, no process, no order on disk, no rerun noted: so nothing can come of it.
+    /// Checks that nothing is pending or running, and that there is no process, order on disk or
+    /// recorded rerun: so no run can follow.
     pub fn assert_nothing_left(&self) {
         let status = self.again(&["status", "--json"]);
         assert_eq!(status.code, Some(3), "{}", status.out);
@@ -629,17 +639,18 @@ impl Scratch {
         });
     }
 
-    /// Stops what is pending and running, in whatever state directories there are.
+    /// Stops everything that is pending and running in the state directory.
     pub fn stop_all(&self) {
         self.again_well(&["stop", "--run"]);
     }
 
-    /// Leaves what is still running at the end to the scratch directory, without failing the test.
+    /// Allows processes to be left at the end: the scratch directory ends them without failing the
+    /// test.
     pub fn forgive(&mut self) {
         self.left = Left::Anything;
     }
 
-    /// Shows what there is to see of a test that failed.
+    /// Prints all outputs of a test that failed.
     fn tell(&self) {
         let entries = fs::read_dir(self.path("outputs")).into_iter().flatten();
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -662,7 +673,7 @@ impl Scratch {
         }
     }
 
-    /// Ends what may be left running, by asking `again` first; what it said.
+    /// Ends the processes that may be left, first with `again stop`; returns its output.
     fn stop_what_may_be_left(&self) -> String {
         let said = match self.left {
             Left::Nothing => String::new(),
@@ -672,7 +683,7 @@ impl Scratch {
                 disabled + &self.again(&["stop", "--run"]).said()
             }
         };
-        // A process that has written its last word may not be gone yet.
+        // A process that has written its last output may not have ended yet.
         let end = Instant::now() + Duration::from_secs(30);
         while !self.processes().is_empty() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
@@ -696,7 +707,7 @@ impl Drop for Scratch {
         for process in left {
             process.end();
         }
-        // So that the directory can be removed whatever a test did to it.
+        // The directory must be removable whatever a test did to it.
         for entry in fs::read_dir(self.dir.path())
             .into_iter()
             .flatten()
@@ -715,7 +726,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Every pending timer in a status.
+/// Returns every pending timer in a status.
 pub fn timers(status: &Value) -> Vec<Value> {
     let targets = status["targets"].as_array().expect("targets");
     targets
@@ -724,7 +735,7 @@ pub fn timers(status: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// Whether a command line is a waiter's: started as such, or with its title set.
+/// Whether a command line is a waiter's: started as one, or with its title set.
 pub fn is_waiter(cmdline: &[u8]) -> bool {
     cmdline.starts_with(b"again: timer '") || cmdline.split(|b| *b == 0).nth(1) == Some(b"wait")
 }

@@ -1,4 +1,4 @@
-//! A real puppetserver on a loopback port, started once per test program.
+//! Real puppetserver on a loopback port, started once per test program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,22 +14,24 @@ use super::puppet::{PuppetCommand, copy_tree};
 use super::scratch::Scratch;
 use super::{repository, rig_file, text, wait_for};
 
-/// The server. Each test has an environment of its own on it, named after the test's node.
+/// Puppet server. Each test has an environment of its own on it, named after the test's node.
 pub struct Server {
     pub port: u16,
     dir: PathBuf,
-    /// Holds the pipe that keeps the server running, if it is ours.
+    /// Process that keeps the server running until a pipe closes, if this program has started it.
     keeper: Option<Mutex<Child>>,
 }
 
-/// A directory where another test program runs a server for this one, with [`Server::serve`].
+/// Variable that names a directory where another test program runs a server for this one, with
+/// [`Server::serve`].
 const ELSEWHERE: &str = "RIG_SERVER";
 
 const SERVICES: &str = "/etc/puppet/puppetserver/services.d";
 const CONFIGURATION: &str = "/etc/puppet/puppetserver/conf.d";
 
 impl Server {
-    /// The server of this test program, started at the first call; that takes about half a minute and half a gigabyte.
+    /// Returns the server of this test program, started at the first call; that takes about half a
+    /// minute and half a gigabyte.
     pub fn get() -> &'static Server {
         static SERVER: OnceLock<Server> = OnceLock::new();
         SERVER.get_or_init(|| match std::env::var_os(ELSEWHERE) {
@@ -38,7 +40,8 @@ impl Server {
         })
     }
 
-    /// One for this test alone, with what the function puts into its directory before it starts. Programs in `bin` there come first.
+    /// Starts a server for this test alone, with what the function puts into its directory first.
+    /// Programs in `bin` there take precedence.
     pub fn with(prepare: impl FnOnce(&Path)) -> Server {
         let dir = tempfile::Builder::new()
             .prefix("again-test-support-server-")
@@ -46,7 +49,8 @@ impl Server {
         Server::start(dir.expect("a directory").keep(), prepare)
     }
 
-    /// Runs a server for others in the directory that RIG_SERVER names, until our standard input ends.
+    /// Runs a server for other programs in the directory that RIG_SERVER names, until standard
+    /// input ends.
     pub fn serve() {
         let shared = PathBuf::from(std::env::var_os(ELSEWHERE).expect(ELSEWHERE));
         let dir = shared.join("server");
@@ -110,7 +114,8 @@ impl Server {
                 ("HOME", &text(dir.join("var"))),
             ])
             .current_dir("/")
-            // Out of reach of the terminal's signals and of `timeout`'s: it has to clean up.
+            // The process needs its own group: signals of the terminal and of `timeout` must not
+            // reach it before it has cleaned up.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -151,17 +156,18 @@ impl Server {
         }
     }
 
-    /// Something in its directory.
+    /// Returns a path in the server's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// What the server has logged.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log/server.log")).unwrap_or_default()
     }
 
-    /// Gives `node` an environment of its own with this manifest, and makes the scratch directory's puppet its agent.
+    /// Gives `node` an environment of its own with this manifest, and makes the scratch directory's
+    /// puppet its agent.
     pub fn enrol<'a>(
         &self,
         scratch: &'a Scratch,
@@ -195,13 +201,13 @@ impl Drop for Server {
     }
 }
 
-/// An agent of the server.
+/// Agent of the server.
 pub struct Enrolled<'a> {
     scratch: &'a Scratch,
 }
 
 impl Enrolled<'_> {
-    /// `puppet agent --confdir … WORDS`.
+    /// Prepares `puppet agent --confdir … WORDS`.
     pub fn command(&self, words: &[&str]) -> PuppetCommand {
         let conf = text(self.scratch.path("puppet/conf"));
         self.scratch
@@ -209,7 +215,7 @@ impl Enrolled<'_> {
     }
 }
 
-/// A configuration of its own, from Debian's where that is long and says nothing about places.
+/// Writes the server's configuration, based on Debian's where that is long and contains no paths.
 fn configure(dir: &Path, port: u16) {
     let root = text(dir);
     for sub in [
@@ -254,14 +260,14 @@ fn configure(dir: &Path, port: u16) {
             "conf.d/global.conf",
             format!("global: {{ logging-config: {root}/logback.xml }}\n"),
         ),
-        // By TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run.
+        // With TLS 1.3 ruby 3.1 waits half a minute for a session ticket in an agent's first run.
         (
             "conf.d/webserver.conf",
             format!(
                 "webserver: {{ client-auth: want, ssl-host: 127.0.0.1, ssl-port: {port}, ssl-protocols: [TLSv1.2] }}\n"
             ),
         ),
-        // It compiles a few catalogs, too few to make up for the time that compiling its ruby takes.
+        // The server compiles a few catalogs only, too few for compiling its ruby to pay off.
         (
             "conf.d/puppetserver.conf",
             format!(

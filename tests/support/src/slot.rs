@@ -1,4 +1,4 @@
-//! A stand-in for `again-fleet slot`, beside `again`.
+//! Script instead of `again-fleet slot`, beside `again`.
 
 use std::fs;
 
@@ -6,12 +6,13 @@ use super::process::Process;
 use super::scratch::Scratch;
 use super::{SHORT, wait_for, wait_until, write_program};
 
-/// What it says.
+/// Message of the script while it waits.
 pub const WAITS: &str = "waits for a slot of group 'g', which has 3: 2 before it: n1, n2";
 
 impl Scratch {
-    /// Puts it there: it notes who asks and what it sees, says what is waited for, and ends with the status that it is told,
-    /// after the words that go with that.
+    /// Installs the script: it records its caller and its environment, prints what it waits for,
+    /// and ends with the status that [`Scratch::answer_slot`] sets, after printing the words that
+    /// follow it.
     pub fn install_slots(&self) {
         let root = self.root();
         let made = self.run("mkfifo", &[&self.at("answer")]);
@@ -27,7 +28,7 @@ impl Scratch {
         );
     }
 
-    /// Who has asked for a slot so far, and by which process.
+    /// Returns the pids of caller and process of each request for a slot so far.
     pub fn asked_for_slots(&self) -> Vec<(i32, i32)> {
         let text = self.text("asked");
         let number = |word: &str| word.parse().expect("a pid");
@@ -35,7 +36,7 @@ impl Scratch {
         text.lines().filter_map(pids).collect()
     }
 
-    /// The process that waits for the `count`th slot that was asked for.
+    /// Returns the process of the `count`th request for a slot.
     #[track_caller]
     pub fn question(&self, count: usize) -> Process {
         wait_until("the question", SHORT, || {
@@ -46,12 +47,13 @@ impl Scratch {
         Process::now(all[count - 1].1).expect("it waits")
     }
 
-    /// Tells it how to end, and with which words.
+    /// Sets the exit status of the script, and the words that it prints.
     pub fn answer_slot(&self, status: &str) {
         fs::write(self.path("answer"), format!("{status}\n")).expect("told");
     }
 
-    /// The timer `again`, once it waits for a slot in words that begin so.
+    /// Waits until the timer `again` waits for a slot with a reason that begins with `words`;
+    /// returns the timer.
     #[track_caller]
     pub fn blocked_by_slot(&self, words: &str) -> serde_json::Value {
         wait_for(words, SHORT, || {

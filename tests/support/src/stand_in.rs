@@ -7,34 +7,34 @@ use std::process::Command;
 use super::scratch::Scratch;
 use super::{LONG, SHORT, wait_for};
 
-/// What a run of the stand-in noted of itself.
+/// Record that a run of the stand-in made of itself.
 #[derive(Debug)]
 pub struct Past {
     dir: PathBuf,
 }
 
-/// What a run heard from `again`.
+/// Answer of `again` that a run received.
 #[derive(Debug)]
 pub struct Asked {
     pub code: i32,
-    /// Whether its pipe had no writer left as soon as it had ended.
+    /// Whether the pipe had no writer left as soon as `again` had ended.
     pub pipe_closed: bool,
-    /// The pipe's name in /proc.
+    /// Name of the pipe in /proc.
     pub pipe: String,
     pub output: String,
 }
 
-/// A line of what `helper stamp` wrote.
+/// Line that `helper stamp` wrote.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
-    /// CLOCK_BOOTTIME in nanoseconds.
+    /// Time as CLOCK_BOOTTIME in nanoseconds.
     pub at: u64,
     pub pid: i32,
     pub words: Vec<String>,
 }
 
 impl Scratch {
-    /// The words that run the stand-in.
+    /// Returns the words that run the stand-in.
     pub fn puppet(&self) -> Vec<OsString> {
         vec![
             "ruby".into(),
@@ -43,14 +43,15 @@ impl Scratch {
         ]
     }
 
-    /// `puppet apply NAME.pp` with this manifest, not started yet.
+    /// Prepares `puppet apply NAME.pp` with this manifest.
     pub fn apply(&self, name: &str, manifest: &str) -> Command {
         self.write(&format!("work/{name}.pp"), manifest);
         let words = [OsString::from("apply"), format!("{name}.pp").into()];
         self.puppet_command(&words)
     }
 
-    /// `puppet agent --onetime --no-daemonize --no-splay --certname NAME`, with this manifest.
+    /// Prepares `puppet agent --onetime --no-daemonize --no-splay --certname NAME`, with this
+    /// manifest.
     pub fn agent(&self, name: &str, manifest: &str) -> Command {
         self.write(&format!("work/{name}.pp"), manifest);
         let words = [
@@ -64,8 +65,8 @@ impl Scratch {
         self.puppet_command(&words.map(OsString::from))
     }
 
-    /// A run of the agent of this certificate's name, like that of [`Scratch::agent`], but with
-    /// a manifest of its own, which `--logdest` names.
+    /// Prepares a run of the agent with this certificate name, like [`Scratch::agent`], but with a
+    /// manifest of its own, which `--logdest` names.
     pub fn agent_of(&self, certname: &str, name: &str, manifest: &str) -> Command {
         let path = self.write(&format!("work/{name}.pp"), manifest);
         let words = "agent --onetime --no-daemonize --no-splay --certname";
@@ -74,7 +75,7 @@ impl Scratch {
         self.puppet_command(&words)
     }
 
-    /// The stand-in with these words.
+    /// Prepares the stand-in with these words.
     pub fn puppet_command(&self, words: &[OsString]) -> Command {
         let all = self.puppet();
         let mut command = self.command(&all[0]);
@@ -83,7 +84,7 @@ impl Scratch {
         command
     }
 
-    /// What the runs of this manifest noted, in order; those that have begun only.
+    /// Returns the records of this manifest's runs that have begun, in order.
     pub fn runs(&self, name: &str) -> Vec<Past> {
         let mut dirs: Vec<PathBuf> = fs::read_dir(self.path(&format!("past/{name}")))
             .into_iter()
@@ -96,7 +97,7 @@ impl Scratch {
         dirs.into_iter().map(|dir| Past { dir }).collect()
     }
 
-    /// Waits until there are as many, and all have ended.
+    /// Waits until there are `count` runs, and all have ended.
     pub fn wait_for_runs(&self, name: &str, count: usize) -> Vec<Past> {
         wait_for(&format!("{count} runs of {name}"), LONG, || {
             let runs = self.runs(name);
@@ -104,7 +105,7 @@ impl Scratch {
         })
     }
 
-    /// Waits until the first run of this manifest has heard as many answers.
+    /// Waits until the first run of this manifest has received `count` answers.
     pub fn wait_for_answers(&self, name: &str, count: usize) -> Vec<Asked> {
         wait_for(&format!("{count} answers"), SHORT * 2, || {
             let asked = self.runs(name).first()?.asked();
@@ -116,7 +117,7 @@ impl Scratch {
         self.stamps_in("stamps")
     }
 
-    /// What `helper stamp` wrote there.
+    /// Returns the lines that `helper stamp` wrote to a file.
     pub fn stamps_in(&self, file: &str) -> Vec<Stamp> {
         let text = fs::read_to_string(self.path(file)).unwrap_or_default();
         text.lines()
@@ -133,13 +134,13 @@ impl Scratch {
             .collect()
     }
 
-    /// Runs a shell script as the manifest of a puppet run; its output.
+    /// Runs a shell script as the manifest of a puppet run; returns its output.
     pub fn shell(&mut self, manifest: &str) -> String {
         self.begin_shell(manifest);
         self.end_shell()
     }
 
-    /// Starts such a run and does not wait for it; its pid.
+    /// Starts such a run without waiting for it; returns its pid.
     pub fn begin_shell(&mut self, manifest: &str) -> i32 {
         self.write_shell("site.pp", manifest);
         let create = |name: &str| File::create(self.path(name)).expect("created");
@@ -154,7 +155,7 @@ impl Scratch {
         pid
     }
 
-    /// Waits for the last run that was started so; its output.
+    /// Waits for the last run that was started in this way; returns its output.
     pub fn end_shell(&mut self) -> String {
         let mut child = self.children.pop().expect("a run");
         child.wait().expect("waited");
@@ -177,7 +178,7 @@ impl Past {
         String::from_utf8(self.raw(name)).expect("UTF-8")
     }
 
-    /// A line of its /proc/PID/status.
+    /// Returns a line of the run's /proc/PID/status.
     pub fn status(&self, name: &str) -> String {
         let prefix = format!("{name}:");
         let status = self.text("status");
@@ -187,7 +188,7 @@ impl Past {
             .to_owned()
     }
 
-    /// A field of its /proc/PID/stat, as in proc_pid_stat(5).
+    /// Returns a field of the run's /proc/PID/stat, as in proc_pid_stat(5).
     pub fn stat(&self, field: usize) -> i64 {
         let stat = self.text("stat");
         let (_, rest) = stat.rsplit_once(')').expect("a stat line");
@@ -204,7 +205,7 @@ impl Past {
             .expect("a pid")
     }
 
-    /// Its descriptors, as number and what they are.
+    /// Returns the run's descriptors, with number and target.
     pub fn descriptors(&self) -> Vec<(i32, String)> {
         self.text("fds")
             .lines()
@@ -213,7 +214,7 @@ impl Past {
             .collect()
     }
 
-    /// Its environment in order, less what belongs to one rerun.
+    /// Returns the run's environment in order, without the variables that belong to one rerun.
     pub fn environment(&self) -> Vec<OsString> {
         let raw = self.raw("environ");
         let ours = ["AGAIN_CHAIN=", "AGAIN_RUN=", "AGAIN_TIMER="];
@@ -224,7 +225,7 @@ impl Past {
             .collect()
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn variable(&self, name: &str) -> Option<String> {
         let prefix = format!("{name}=");
         let raw = self.raw("environ");
@@ -244,7 +245,7 @@ impl Past {
             .ok()
     }
 
-    /// What it heard from `again`, in the order it asked.
+    /// Returns the answers of `again` in the order of the requests.
     pub fn asked(&self) -> Vec<Asked> {
         (1..)
             .map(|n| self.dir.join(format!("ask-{n:03}")))

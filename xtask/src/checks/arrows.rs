@@ -4,7 +4,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{BASE, FLEET, HELPER, Source, sources};
 
-/// The layers of src from the top: a file may use its own layer and what stands below it, nothing beside it or above it.
+/// Layers of src from the top: a file may use its own directory and the layers below, but not other
+/// directories of its layer or of layers above.
 const FLOORS: &[&[&str]] = &[
     &["main"],
     &["lib"],
@@ -19,7 +20,7 @@ const FLOORS: &[&[&str]] = &[
     &["policy"],
 ];
 
-/// The same of what both programs use.
+/// Layers of base, which both programs use.
 const BASE_FLOORS: &[&[&str]] = &[
     &["lib"],
     &["settings"],
@@ -30,7 +31,7 @@ const BASE_FLOORS: &[&[&str]] = &[
     &["model"],
 ];
 
-/// The same of the second program.
+/// Layers of `again-fleet`.
 const FLEET_FLOORS: &[&[&str]] = &[
     &["main"],
     &["lib"],
@@ -44,7 +45,7 @@ const FLEET_FLOORS: &[&[&str]] = &[
     &["wire"],
 ];
 
-/// The same of the benchmarks.
+/// Layers of the benchmarks.
 const BENCH_FLOORS: &[&[&str]] = &[
     &["main"],
     &["fleet", "quiet"],
@@ -55,7 +56,8 @@ const BENCH_FLOORS: &[&[&str]] = &[
     &["numbers"],
 ];
 
-/// The modules of src: `state::record` for state/record.rs, `state` for state/mod.rs, nothing for lib.rs.
+/// Path of a module in src: `state::record` for state/record.rs, `state` for state/mod.rs, nothing
+/// for lib.rs.
 type Module = Vec<String>;
 
 fn module(source: &Source) -> Module {
@@ -70,20 +72,20 @@ fn module(source: &Source) -> Module {
     parts
 }
 
-/// Which modules each module uses.
+/// Modules that each module uses.
 struct Arrows {
     from: BTreeMap<Module, BTreeSet<Module>>,
-    /// The layer of each.
+    /// Layer of each module.
     layers: BTreeMap<Module, String>,
 }
 
-/// What one file says: its names for modules, and the paths in it.
+/// Names and paths of modules in one file.
 struct File<'a> {
-    /// What others call the crate.
+    /// Name of the crate in paths from other crates.
     krate: &'a str,
     modules: &'a BTreeSet<Module>,
     this: Module,
-    /// The modules by the names that they have in here.
+    /// Modules by their names in this file.
     names: BTreeMap<String, Module>,
     uses: BTreeSet<Module>,
 }
@@ -105,7 +107,7 @@ impl Arrows {
                 this: this.clone(),
             };
             let tokens: TokenStream = source.text.parse().expect("Rust");
-            // The first time for the names of what is imported, the second for what goes by these names.
+            // The first pass collects the names of imports, the second the uses of these names.
             file.read(tokens.clone(), &[]);
             file.uses.clear();
             file.read(tokens, &[]);
@@ -118,7 +120,7 @@ impl Arrows {
         arrows
     }
 
-    /// A way from a module back to itself, if there is one.
+    /// Returns a path from a module back to itself, if there is one.
     fn circle(&self) -> Option<Vec<&Module>> {
         let mut done = BTreeSet::new();
         for start in self.from.keys() {
@@ -153,7 +155,7 @@ impl Arrows {
         None
     }
 
-    /// The arrows that do not go down.
+    /// Returns the uses that do not point to a lower layer.
     fn against(&self, floors: &[&[&str]]) -> Vec<String> {
         let floor = |module: &Module| {
             let layer = self.layers[module].as_str();
@@ -175,7 +177,7 @@ impl Arrows {
     }
 }
 
-/// The modules right below one, by name.
+/// Returns the modules directly below one, by name.
 fn children(modules: &BTreeSet<Module>, of: &Module) -> BTreeMap<String, Module> {
     let below = modules
         .iter()
@@ -186,10 +188,10 @@ fn children(modules: &BTreeSet<Module>, of: &Module) -> BTreeMap<String, Module>
 }
 
 impl File<'_> {
-    /// Reads all paths in these tokens; `before` is what stands before each in a group of imports.
+    /// Reads all paths in these tokens; `before` is the prefix of each in a group of imports.
     fn read(&mut self, tokens: TokenStream, before: &[String]) {
         let mut path: Vec<String> = before.to_vec();
-        // Whether the path goes on with the next word.
+        // Whether the path continues with the next word.
         let mut joined = !before.is_empty();
         let mut colons = 0;
         let mut renamed = false;
@@ -240,7 +242,8 @@ impl File<'_> {
         self.take(&path);
     }
 
-    /// What a path leads to: the module that it names or the item's, and whether it is the module itself.
+    /// Resolves a path to its module; the flag is true if the path names the module itself, not an
+    /// item in it.
     fn resolve(&self, path: &[String]) -> Option<(Module, bool)> {
         let mut words = path.iter().peekable();
         let mut at = match words.peek()?.as_str() {
@@ -274,14 +277,14 @@ impl File<'_> {
             if let (true, Some(name)) = (whole, module.last()) {
                 self.names.entry(name.clone()).or_insert(module.clone());
             }
-            // A module that is only named is used by what is taken from it, elsewhere in the file.
+            // A module that is only named is used through its items, elsewhere in the file.
             if !whole {
                 self.uses.insert(module);
             }
         }
     }
 
-    /// A path that goes by another name from here on.
+    /// Adds a new name for a path in this file.
     fn call(&mut self, path: &[String], name: &str) {
         if let Some((module, true)) = self.resolve(path) {
             self.names.insert(name.to_owned(), module);
@@ -369,7 +372,7 @@ mod tests {
     }
 }
 
-/// The crates: their names, where their sources are, and their floors.
+/// Crates: name, directory of the sources, and layers.
 #[cfg(test)]
 const CRATES: [(&str, &str, &[&[&str]]); 4] = [
     ("again_base", BASE, BASE_FLOORS),

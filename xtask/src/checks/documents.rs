@@ -2,7 +2,8 @@ use std::path::Path;
 
 use crate::repository;
 
-/// The words in backquotes that name a file or a directory: with a slash, or with an ending of ours.
+/// Returns the words in backquotes that name a file or a directory: with a slash, or with a known
+/// extension.
 fn names(text: &str) -> Vec<&str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
     text.split('`')
@@ -13,7 +14,7 @@ fn names(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether there is such a file, from the root of the repository or from src.
+/// Whether the file exists, relative to the root of the repository or to src.
 fn exists(name: &str) -> bool {
     ["", "src"]
         .iter()
@@ -38,7 +39,7 @@ fn the_architecture_names_files_that_exist() {
     assert!(wrong.is_empty(), "no such files: {wrong:?}");
 }
 
-/// Whether a test's file of this name has a function whose name begins so.
+/// Whether a test file of this name has a function whose name begins like this.
 fn has_test(file: &str, name: &str, below: &Path) -> bool {
     let entries = std::fs::read_dir(below).expect("a directory of tests");
     let mut paths = entries.map(|entry| entry.expect("an entry").path());
@@ -49,7 +50,7 @@ fn has_test(file: &str, name: &str, below: &Path) -> bool {
     })
 }
 
-/// What these pages claim is shown by tests that there are.
+/// Tests that these pages name as evidence must exist.
 #[test]
 fn the_tests_that_are_named_as_evidence_exist() {
     for page in ["doc/compare.md", "SECURITY.md"] {

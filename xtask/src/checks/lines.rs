@@ -2,18 +2,25 @@ use std::collections::BTreeMap;
 
 use super::{BASE, FLEET, HELPER, Source, sources};
 
-/// What there is may become less, and not more. Of the helper's 11,000 it was raised for what hostile reviews found, for the
-/// triggers of other nodes, for slots, for the numbers of a fleet's service, for field cases, and for requests that one line tells;
-/// 9,611 is aimed at. The second program's 14,200 was raised for rules, the programs that they call, slots, numbers for a
-/// monitoring, rolling runs, locks with their two verbs, what `check` says of each failure, a certificate named root,
-/// ends of runs that are unknown, failures that were logged, pidfds of runs, serials of facts, stories that are read in part, shares of the cap,
-/// resets of locks, a CA for masterless nodes, a spool that is root's, a bounded ledger with floors, shares of senders in memory, beats of
-/// holders, stories by node, the last inventory, selections that are stored, presence by signature, and requests that wait on disk. The helper's was raised for the processes of a rerun and for a status that is watched.
+/// Maximum number of lines of code, which should only fall.
+///
+/// It began with 11,000 for `again` (the goal is 9,611), and was raised for the findings of hostile
+/// reviews, triggers of other nodes, slots, metrics of the fleet's service, field cases, requests
+/// that one line reports, the processes of a rerun, and a status that is watched.
+///
+/// It began with 14,200 for `again-fleet`, and was raised for rules, the programs that they call,
+/// slots, metrics, rolling runs, locks with their two verbs, a message of `check` for each failure,
+/// a certificate named root, unknown ends of runs, logged failures, pidfds of runs, serials of
+/// facts, stories that are read in part, shares of the cap, resets of locks, a CA for masterless
+/// nodes, a spool owned by root, a bounded ledger with floors, shares of senders in memory, beats
+/// of holders, stories by node, the last inventory, stored selections, presence by signature, and
+/// requests that wait on disk.
 const ALLOWED: usize = 46_620;
-/// What counts, wherever in it the code is.
+/// Directories whose code counts.
 const COUNTED: [&str; 3] = [BASE, HELPER, FLEET];
 
-/// Prints how many lines of code each layer has, and all of them: without tests, comments and blank lines.
+/// Prints the number of lines of code of each layer and in total: without tests, comments and blank
+/// lines.
 pub fn show() {
     let mut together = 0;
     for root in COUNTED {

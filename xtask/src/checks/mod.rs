@@ -1,23 +1,23 @@
-//! What the sources themselves have to keep to. Each check is a test, which reads the text.
+//! Rules for the sources. Each check is a test that reads their text.
 
-/// Which file uses which, and which layer may use which.
+/// Uses of modules, and of layers.
 #[cfg(test)]
 mod arrows;
-/// How the clock is read.
+/// Reads of the wall clock.
 #[cfg(test)]
 mod clocks;
 /// Names of files in the documentation.
 #[cfg(test)]
 mod documents;
-/// How many lines of code there are.
+/// Count of the lines of code.
 pub mod lines;
-/// How long functions and files are.
+/// Length of functions and files.
 #[cfg(test)]
 mod sizes;
 /// Fixed sleeps in tests.
 #[cfg(test)]
 mod sleeps;
-/// Facts that are compared as text.
+/// Facts that are compared as text, and words in comments.
 #[cfg(test)]
 mod words;
 
@@ -25,20 +25,20 @@ use std::path::{Path, PathBuf};
 
 use crate::repository;
 
-/// Where the sources of what both programs use are, those of the helper, and those of the second program.
+/// Directories of the sources: of both programs' base, of `again`, and of `again-fleet`.
 const BASE: &str = "base/src";
 const HELPER: &str = "src";
 const FLEET: &str = "fleet/src";
 
-/// A file of src, without its tests.
+/// File of src, without its tests.
 struct Source {
-    /// Below src.
+    /// Path below src.
     path: PathBuf,
-    /// Up to the first line that begins with `#[cfg(test)]`.
+    /// Text up to the first line that begins with `#[cfg(test)]`.
     text: String,
 }
 
-/// All files below here but tests, in order.
+/// Returns all files below a directory except tests, in order.
 fn sources(below: &str) -> Vec<Source> {
     let root = repository().join(below);
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ impl Source {
         }
     }
 
-    /// The directory below src that it is in, or the file's own name.
+    /// Returns the directory below src that contains the file, or the file's own name.
     fn layer(&self) -> &str {
         let first = self.path.components().next().expect("a name");
         let first = first.as_os_str().to_str().expect("plain");

@@ -2,14 +2,14 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{BASE, FLEET, HELPER, Source, sources};
 
-/// The longest function, in lines, from `fn` to its last brace.
+/// Maximum number of lines of a function, from `fn` to its last brace.
 const FUNCTION: usize = 80;
-/// The longest file, in lines, without its tests.
+/// Maximum number of lines of a file, without its tests.
 const FILE: usize = 600;
 
-/// Each function in here: its name, and its lines.
+/// Finds each function in these tokens, with its name and number of lines.
 fn functions(tokens: TokenStream, found: &mut Vec<(String, usize)>) {
-    // The function whose body is yet to come: its name and its first line.
+    // Name and first line of the function whose body is expected.
     let mut begun: Option<(String, usize)> = None;
     let mut after_fn = None;
     for token in tokens {

@@ -2,10 +2,10 @@ use std::path::Path;
 
 use super::sources;
 
-/// How many fixed sleeps the tests may have.
+/// Maximum number of fixed sleeps in the tests.
 const ALLOWED: usize = 30;
 
-/// Whether this line of code sleeps for a time that is known beforehand.
+/// Whether this line of code sleeps for a fixed time.
 fn is_sleep(line: &str) -> bool {
     let paths = ["std::", "tokio::time::", "thread::"];
     let name = paths
@@ -14,8 +14,8 @@ fn is_sleep(line: &str) -> bool {
     name.starts_with("sleep(") && line.ends_with([';', '('])
 }
 
-/// A test waits for a condition, with what `tests/support` and `fleet/tests/support` have for it. Where time itself is tested, a comment
-/// says why.
+/// Tests wait for conditions, with the functions of `tests/support` and `fleet/tests/support`. If
+/// time itself is tested, a comment says why.
 #[test]
 fn tests_wait_for_conditions_and_not_for_time() {
     let mut sleeps = 0;

@@ -26,7 +26,7 @@ fn facts_are_compared_as_types_and_not_as_words() {
     }
 }
 
-/// Words that say nothing of what a comment documents.
+/// Words with which a comment should not begin, because they do not name what it documents.
 const PRONOUNS: [&str; 13] = [
     "Who", "What", "Which", "Whose", "Where", "When", "How", "That", "Those", "They", "It", "Its",
     "Their",
@@ -58,7 +58,7 @@ fn doc_comments_that_begin_with_a_pronoun_become_fewer() {
     assert!(count <= MOST_PRONOUNS, "{count} of {MOST_PRONOUNS}");
 }
 
-/// Words of an idiom that nobody else knows.
+/// Words from the project's old vocabulary, which readers would not understand.
 const OLD_WORDS: [&str; 6] = [
     "root's side",
     "turned away",
@@ -86,7 +86,8 @@ fn title_of_a_process_is_written_and_never_read() {
     }
 }
 
-/// Whether a file may decide whose a value is: those that read envelopes, and the CA that knows certificates.
+/// Whether a file may verify signatures: those that read envelopes, and the CA, which handles
+/// certificates.
 fn verifies(path: &str) -> bool {
     path.starts_with("identity/") || path.starts_with("wire/")
 }

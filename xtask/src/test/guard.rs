@@ -1,9 +1,9 @@
-//! The process above each suite: it ends everything that the suite started.
+//! Process above each suite, which ends everything that the suite started.
 //!
-//! Tests start daemons that leave their process group and their session. As a subreaper
-//! (prctl(2)) the guard becomes their parent once theirs has ended, so that everything is a
-//! descendant of the guard for as long as it lives. The guard signals only its own children,
-//! whose pids stay theirs until it has reaped them.
+//! Tests start daemons that leave their process group and their session. As a subreaper (prctl(2))
+//! the guard becomes their parent when theirs has ended, so that everything is a descendant of the
+//! guard for as long as it lives. The guard signals only its own children, whose pids stay theirs
+//! until it has reaped them.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -17,20 +17,20 @@ use nix::unistd::{Pid, alarm};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Seconds in which what is left of a suite may end by itself, or after SIGTERM.
+/// Number of seconds in which the remaining processes of a suite may end, before and after SIGTERM.
 const GRACE: u32 = 3;
 
-/// The exit status of a suite that took too long, as timeout(1) has it.
+/// Exit status of a suite that exceeded its time limit, as in timeout(1).
 const LATE: u8 = 124;
 
 /// Runs a command with a time limit in seconds, and ends everything that it started: when the
-/// command has ended, at the limit, at SIGTERM, and when the caller has died. Returns the
-/// command's exit status; that of a signal is 128 and its number.
+/// command has ended, at the limit, at SIGTERM, and when the caller has died. Returns the command's
+/// exit status; that of a signal is 128 and its number.
 pub fn run(limit: u32, words: &[String]) -> Result<u8> {
     set_child_subreaper(true)?;
     set_pdeathsig(Signal::SIGTERM)?;
     let mut signals = Signals::new([SIGCHLD, SIGALRM, SIGTERM])?;
-    // A shell's background job ignores some signals, and so would everything that is started.
+    // A shell's background job ignores some signals, and its children would inherit that.
     let mut command = Command::new("env");
     command.arg("--default-signal").args(words).process_group(0);
     let child = command
@@ -57,7 +57,7 @@ pub fn run(limit: u32, words: &[String]) -> Result<u8> {
                     status = Some(LATE);
                 }
                 is_ending = true;
-                // Scripts clean up.
+                // Scripts clean up on SIGTERM.
                 let _ = killpg(child, Signal::SIGTERM);
                 alarm::set(GRACE);
             }
@@ -69,7 +69,7 @@ pub fn run(limit: u32, words: &[String]) -> Result<u8> {
     Ok(status.unwrap_or(LATE))
 }
 
-/// A child that has ended, and its exit status.
+/// Returns a child that has ended, and its exit status.
 fn reap() -> Result<Option<(Pid, u8)>> {
     match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::Exited(pid, code)) => Ok(Some((pid, code as u8))),
@@ -79,7 +79,7 @@ fn reap() -> Result<Option<(Pid, u8)>> {
     }
 }
 
-/// Kills all children, over and over: the children of each become children of the guard.
+/// Kills all children repeatedly: the children of each become children of the guard.
 fn kill_children() -> Result<()> {
     loop {
         let left = children()?;
@@ -96,7 +96,7 @@ fn kill_children() -> Result<()> {
     }
 }
 
-/// The children of this process, with their command lines.
+/// Returns the children of this process, with their command lines.
 fn children() -> Result<Vec<(Pid, String)>> {
     let this = std::process::id().to_string();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs commands side by side, each with a guard above it.
+//! Runs commands at the same time, each below a guard.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -15,24 +15,24 @@ use signal_hook::iterator::Signals;
 use super::programs::readable;
 use crate::repository;
 
-/// A command to run.
+/// Command to run.
 pub struct Job {
     pub name: String,
-    /// Tenths of a core.
+    /// Load in tenths of a core.
     pub load: u32,
-    /// Seconds after which it is ended.
+    /// Time limit in seconds.
     pub limit: u32,
     pub words: Vec<String>,
     pub environment: Vec<(&'static str, PathBuf)>,
 }
 
-/// A job that has ended.
+/// Job that has ended.
 pub struct Ended {
     pub name: String,
     pub status: ExitStatus,
     pub output: String,
     pub seconds: u64,
-    /// Seconds of a processor that the job took with all its descendants.
+    /// Processor time in seconds of the job with all its descendants.
     pub busy: u64,
 }
 
@@ -42,7 +42,7 @@ struct Running {
     began: Instant,
 }
 
-/// Starts jobs, and waits for them and for signals.
+/// Runner that starts jobs, and waits for them and for signals.
 pub struct Jobs(Signals);
 
 impl Jobs {
@@ -54,7 +54,8 @@ impl Jobs {
     /// signal ends them and this process, with status 130.
     ///
     /// # Errors
-    /// What `ended` gives; all jobs have ended then.
+    ///
+    /// The error of `ended`; all jobs have ended then.
     pub fn run(
         &mut self,
         waiting: Vec<Job>,
@@ -101,7 +102,7 @@ impl Jobs {
         }
     }
 
-    /// Runs jobs that have to succeed, and shows the output of one that does not.
+    /// Runs jobs that must succeed; prints the output of one that does not.
     pub fn must(&mut self, jobs: Vec<Job>) -> Result<()> {
         self.run(jobs, u32::MAX, |ended| {
             if !ended.status.success() {
@@ -126,7 +127,7 @@ fn fits(job: &Job, beside: u32, capacity: u32) -> bool {
     beside == 0 || beside.saturating_add(job.load) <= capacity
 }
 
-/// Where the output of a job is.
+/// Returns the path of a job's output.
 pub fn log(name: &str) -> PathBuf {
     let name = name.replace('/', "-");
     repository()
@@ -135,7 +136,7 @@ pub fn log(name: &str) -> PathBuf {
         .with_extension("log")
 }
 
-/// This program while it runs: the build of the tests may replace its file.
+/// Returns the path of this program while it runs: the build of the tests may replace its file.
 pub fn this_program() -> String {
     format!("/proc/{}/exe", std::process::id())
 }
@@ -182,7 +183,7 @@ impl Running {
     }
 }
 
-/// Asks all guards to end what they guard, and waits until they have done so.
+/// Tells all guards to end their commands, and waits until they have done so.
 fn end(running: Vec<Running>) {
     for one in &running {
         // The pid is the child's until it is waited for.
@@ -193,8 +194,8 @@ fn end(running: Vec<Running>) {
     }
 }
 
-/// Seconds of a processor of all children that were waited for, with theirs: cutime and cstime
-/// of proc_pid_stat(5), in hundredths.
+/// Returns the processor time in seconds of all children that were waited for, with theirs: cutime
+/// and cstime of proc_pid_stat(5), in hundredths.
 fn children_were_busy() -> Result<u64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = stat.rsplit_once(')').context("/proc/self/stat")?;

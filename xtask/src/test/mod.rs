@@ -1,4 +1,4 @@
-//! Runs suites of tests, side by side where there are cores for it, and counts.
+//! Runs test suites, several at the same time if there are cores for them, and counts the results.
 
 pub mod guard;
 mod jobs;
@@ -47,13 +47,13 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// The results of a suite that has ended.
+/// Results of a suite that has ended.
 struct Outcome {
     ended: Ended,
     results: Results,
 }
 
-/// Runs the suites; whether all of them passed. The last line counts the tests.
+/// Runs the suites; returns whether all of them passed. The last line counts the tests.
 pub fn test(options: &Options) -> Result<bool> {
     let began = Instant::now();
     let suites = wanted(options)?;
@@ -78,7 +78,7 @@ pub fn test(options: &Options) -> Result<bool> {
     Ok(sum_up(&outcomes))
 }
 
-/// Prints what failed, what was skipped, and the sums; whether the run passes. With `CI=true` a
+/// Prints failures, skipped tests, and the sums; returns whether the run passes. With `CI=true` a
 /// skipped test is a failure.
 fn sum_up(outcomes: &[Outcome]) -> bool {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
@@ -122,10 +122,10 @@ fn wanted(options: &Options) -> Result<Vec<Suite>> {
     Ok(all)
 }
 
-/// Debian packages, then everything that is built: the programs, the tests, and images.
+/// Installs Debian packages, then builds the programs, the tests, and images.
 fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Programs> {
     const BUILT: &str = "tests/tools/build";
-    /// Without the suites that need `again-fleet` as it is released.
+    /// Build without the suites that need the released `again-fleet`.
     const AGAIN_ALONE: &str = "tests/tools/build x86_64 again";
     let job = |name: &str, words: Vec<String>| Job {
         name: name.to_owned(),
@@ -175,13 +175,13 @@ fn prepare(options: &Options, suites: &[Suite], jobs: &mut Jobs) -> Result<Progr
     Ok(programs)
 }
 
-/// Runs the privileged tests of each test program.
+/// Script that runs the privileged tests of each test program.
 const PRIVILEGED: &str = "\
     status=0; for program; do \
     \"$program\" privileged:: --quiet --show-output --test-threads=2 || status=1; \
     done; exit $status";
 
-/// How a suite is run.
+/// Returns the job that runs a suite.
 fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
     let mut environment = Vec::new();
     if let Some(path) = &options.bin {
@@ -200,7 +200,7 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
             environment.push(("RUBYOPT", format!("-r{}", hook.display()).into()));
         }
         environment.push(("RIG_BYTECODE", bytecode));
-        // A quarter of those of the night.
+        // A quarter of the nightly number.
         environment.push(("PROPTEST_CASES", "64".into()));
     }
     let own = || suite.runs.iter().map(|word| (*word).to_owned());
@@ -245,8 +245,8 @@ fn job(suite: &Suite, programs: &Programs, options: &Options) -> Result<Job> {
     })
 }
 
-/// The words of a test program of libtest, whose suite names a number of threads and then filters;
-/// without a number it has as many threads as there are cores.
+/// Returns the command line of a libtest program, whose suite names a number of threads and then
+/// filters; without a number it uses as many threads as there are cores.
 fn libtest(program: String, rest: &[&str], suite: &Suite, options: &Options) -> Vec<String> {
     let mut words = vec![program, "--quiet".to_owned(), "--show-output".to_owned()];
     if let Some(threads) = rest.first() {
@@ -266,7 +266,7 @@ fn libtest(program: String, rest: &[&str], suite: &Suite, options: &Options) -> 
 }
 
 impl Outcome {
-    /// Shows what is worth seeing of the output.
+    /// Prints the relevant part of the output.
     fn show(&self) {
         println!("=== {}", self.ended.name);
         if self.results.failed > 0 {
@@ -287,8 +287,8 @@ impl Outcome {
     }
 }
 
-/// The results of a suite with this exit status: one that failed for another reason than a test
-/// has failed, and so has one that ran no test.
+/// Adjusts the results of a suite to its exit status: a suite that failed for another reason than a
+/// test has failed, and so has one that ran no test.
 fn judged(mut results: Results, status: ExitStatus, name: &str) -> Results {
     if results.failed == 0 && !status.success() {
         results.failed = 1;
@@ -300,13 +300,13 @@ fn judged(mut results: Results, status: ExitStatus, name: &str) -> Results {
     results
 }
 
-/// Checks the syntax of every script.
+/// Script that checks the syntax of every script.
 const SYNTAX: &str = r#"find tests packaging .ci -type f | while read -r file; do
   ! head -n 1 "$file" | grep -qa '^#!.*bash$' || bash -n "$file" || exit 1
 done"#;
 
-/// Checks the formatting, what the lints said in the last build of the tests, and scripts. Prints
-/// the sums; whether all were good.
+/// Checks the formatting, the lints of the last build of the tests, and scripts. Prints the sums;
+/// returns whether all checks passed.
 pub fn style() -> Result<bool> {
     let checks = [
         vec!["cargo", "fmt", "--all", "--check"],

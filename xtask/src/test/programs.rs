@@ -1,4 +1,4 @@
-//! The test programs, built by one call of cargo, which is the lints too.
+//! Test programs, built with one call of cargo, which also runs the lints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,20 +8,21 @@ use serde_json::Value;
 
 use super::suites::Suite;
 
-/// The key of `again-fleet` itself, as the tests run it.
+/// Key of `again-fleet` itself, as the tests run it.
 const FLEET: &str = "program again-fleet";
 
-/// The test programs, and what the lints said while they were built.
+/// Test programs, and the lints' output from their build.
 #[derive(Default)]
 pub struct Programs {
-    /// By kind and name, as in a suite's row: `unit again`, `fleet backends`.
+    /// Programs by kind and name, as in a suite's row: `unit again`, `fleet backends`.
     programs: BTreeMap<String, PathBuf>,
-    /// The warnings of the compiler and of clippy.
+    /// Warnings of the compiler and of clippy.
     pub warnings: Vec<String>,
 }
 
-/// The command that builds the test programs of these suites. All features are those of the whole
-/// workspace, so that every crate is built once. The fuzzer needs a C++ compiler; its suite lints it.
+/// Returns the command that builds the test programs of these suites. The features are those of the
+/// whole workspace, so that every crate is built once. The fuzzer needs a C++ compiler; its suite
+/// lints it.
 pub fn build(suites: &[Suite]) -> Vec<String> {
     let words = "env RUSTC_WORKSPACE_WRAPPER=clippy-driver cargo test --no-run --quiet --locked --workspace --exclude again-fuzz --message-format=json";
     let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
@@ -31,7 +32,8 @@ pub fn build(suites: &[Suite]) -> Vec<String> {
     }
     let mut options = BTreeSet::new();
     if suites.iter().any(Suite::needs_programs) {
-        // `--bin` would build their unit tests; with a test of each package, cargo builds both programs.
+        // `--bin` would build their unit tests; with a test of each package, cargo builds both
+        // programs.
         options.extend(["--test=cli".to_owned(), "--test=manual".to_owned()]);
     }
     for program in suites.iter().filter_map(|suite| suite.program()) {
@@ -45,7 +47,8 @@ pub fn build(suites: &[Suite]) -> Vec<String> {
     words
 }
 
-/// The output of a job for people: of cargo's messages only the text of the compiler.
+/// Returns the output of a job for people: cargo's messages are reduced to the text of the
+/// compiler.
 pub fn readable(output: &str) -> String {
     let lines = output.lines().filter_map(|line| {
         let Ok(message) = serde_json::from_str::<Value>(line) else {
@@ -57,7 +60,7 @@ pub fn readable(output: &str) -> String {
 }
 
 impl Programs {
-    /// Reads what cargo said.
+    /// Reads the output of cargo.
     pub fn read(output: &str) -> Programs {
         let mut found = Programs::default();
         for message in output
@@ -73,13 +76,13 @@ impl Programs {
         found
     }
 
-    /// The directory of `again` and `again-fleet` as the tests run them.
+    /// Returns the directory of `again` and `again-fleet` as the tests run them.
     pub fn directory(&self) -> Result<PathBuf> {
         let fleet = PathBuf::from(self.get(FLEET)?);
         Ok(fleet.parent().context("a directory")?.to_owned())
     }
 
-    /// The program with this key, for example `unit again`.
+    /// Returns the path of the program with this key, for example `unit again`.
     pub fn get(&self, name: &str) -> Result<String> {
         let path = self.programs.get(name);
         let path = path.with_context(|| format!("cargo built no program for {name}"))?;
@@ -87,7 +90,7 @@ impl Programs {
     }
 }
 
-/// The program that cargo says it has built: of tests, or `again-fleet`.
+/// Returns key and path of a test program, or of `again-fleet`, from a message of cargo.
 fn program(message: &Value) -> Option<(String, PathBuf)> {
     let executable = message["executable"].as_str()?;
     if message["profile"]["test"] != true {
@@ -95,7 +98,7 @@ fn program(message: &Value) -> Option<(String, PathBuf)> {
         return is_fleet.then(|| (FLEET.to_owned(), executable.into()));
     }
     let manifest = message["manifest_path"].as_str().unwrap_or_default();
-    // Several packages have tests of the same name.
+    // Several packages have tests with the same name.
     let kind = match message["target"]["kind"][0].as_str()? {
         "test" if manifest.ends_with("/fleet/Cargo.toml") => "fleet",
         "test" if manifest.ends_with("/xtask/Cargo.toml") => "xtask-tests",
@@ -105,7 +108,7 @@ fn program(message: &Value) -> Option<(String, PathBuf)> {
         "bin" if manifest.ends_with("/xtask/Cargo.toml") => "unit",
         _ => return None,
     };
-    // A library goes by the name that Rust can say.
+    // The name of a library has underscores.
     let name = message["target"]["name"].as_str()?.replace('_', "-");
     Some((format!("{kind} {name}"), executable.into()))
 }
@@ -125,7 +128,7 @@ fn test_programs_and_warnings_are_read_from_the_messages_of_cargo() {
     let fleet = below("/fleet", "test", true, "\"/x\"");
     assert_eq!(key(&fleet), at("fleet again-x"));
     assert_eq!(key(&line("lib", true, "\"/x\"")), at("unit again-x"));
-    // The program `again` goes by the name of its library.
+    // The unit tests of `again` have the name of its library.
     assert_eq!(key(&line("bin", true, "\"/x\"")), None);
     assert_eq!(key(&line("lib", false, "null")), None);
     let read = Programs::read("   Compiling\n{\"message\":{\"rendered\":\"warning: x\"}}");

@@ -8,30 +8,30 @@
 //! A test that lacks a permission prints `skipped: needs PERMISSION`; a script prints
 //! `skip  WHAT: needs PERMISSION`.
 
-/// The results of a suite.
+/// Results of a suite.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Results {
     pub passed: u64,
     pub failed: u64,
     pub skipped: u64,
-    /// The tests that failed, by name.
+    /// Names of the tests that failed.
     pub bad: Vec<String>,
-    /// The tests that were skipped, each with the permission that it lacks.
+    /// Tests that were skipped, each with the permission that it lacks.
     pub skips: Vec<String>,
-    /// What tests that passed have printed, with their names.
+    /// Output of tests that passed, with their names.
     pub said: Vec<String>,
 }
 
-/// Reads the lines of an output one by one.
+/// Reader of an output, line by line.
 #[derive(Debug, Default)]
 pub struct Reader {
     results: Results,
-    /// How many tests the running program runs.
+    /// Number of tests that the running program runs.
     running: Option<u64>,
-    /// The test whose output follows, among those that passed.
+    /// Test whose output follows, among those that passed.
     of: Option<String>,
     among_successes: bool,
-    /// How many tests of the running program were skipped, which libtest counts as passed.
+    /// Number of skipped tests of the running program, which libtest counts as passed.
     skipped: u64,
 }
 
@@ -51,7 +51,7 @@ impl Reader {
         }
     }
 
-    /// The end of the output: a program that has not finished has failed.
+    /// Ends the output: a program that has not finished has failed.
     pub fn end(mut self) -> Results {
         if self.running.is_some() {
             self.results.failed += 1;
@@ -118,7 +118,7 @@ impl Reader {
     }
 }
 
-/// `running 38 tests`.
+/// Parses `running 38 tests`.
 fn begins(line: &str) -> Option<u64> {
     let rest = line.strip_prefix("running ")?;
     let (count, tests) = rest.split_once(' ')?;
@@ -131,6 +131,7 @@ struct Sums {
     others: u64,
 }
 
+/// Parses
 /// `test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 0.40s`.
 fn result(line: &str) -> Option<Sums> {
     let (_, sums) = line.strip_prefix("test result: ")?.split_once(". ")?;
@@ -148,7 +149,8 @@ fn result(line: &str) -> Option<Sums> {
     })
 }
 
-/// A test that failed, as libtest says at once: `NAME --- FAILED` with `--quiet`, `test NAME ... FAILED` without.
+/// Parses the name of a failed test: `NAME --- FAILED` with `--quiet`, `test NAME ... FAILED`
+/// without.
 fn failed(line: &str) -> Option<&str> {
     line.strip_suffix(" --- FAILED").or_else(|| {
         line.strip_prefix("test ")?
@@ -157,7 +159,7 @@ fn failed(line: &str) -> Option<&str> {
     })
 }
 
-/// `NAME: 3 passed, 1 failed` or `NAME: 3 passed, 1 failed, 2 skipped`.
+/// Parses `NAME: 3 passed, 1 failed` or `NAME: 3 passed, 1 failed, 2 skipped`.
 fn line_of_script(line: &str) -> Option<[u64; 3]> {
     let (name, sums) = line.split_once(": ")?;
     let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
@@ -215,7 +217,7 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; fini
         assert_eq!((results.passed, results.failed), (4, 0));
     }
 
-    /// A test that failed inside a namespace shows what the program in there said.
+    /// A test that failed inside a namespace prints the output of the program there.
     #[test]
     fn what_a_failed_test_quotes_is_not_counted() {
         let output = "

@@ -1,4 +1,4 @@
-//! The suites: what each runs and needs, and the sets that they belong to.
+//! Suites: what each runs and needs, and the sets that they belong to.
 
 use std::sync::LazyLock;
 
@@ -73,7 +73,7 @@ nightly sites-renamed     8  25 | tests/module/sites --renamed | puppet-agent r1
 nightly fleet-backends-13  4  25 | newer backends 8      | @ca etcd-client openssl
 ";
 
-/// What every build needs: a linker, and what the client of etcd is built with.
+/// Packages that every build needs: a linker, and those with which the etcd client is built.
 pub const BUILD: &str = "binutils gcc libc6-dev protobuf-compiler libprotobuf-dev";
 
 /// Groups of Debian packages.
@@ -83,43 +83,44 @@ const GROUPS: [(&str, &str); 4] = [
         "@ca",
         "ruby puppet-agent augeas-tools ruby-puppetserver-ca-cli",
     ),
-    // Without augparse, each run of Puppet has libaugeas parse all of its lenses to know its version: half of the time of a run.
+    // Without augparse, libaugeas parses all of its lenses in each run of Puppet to determine its
+    // version: half of the time of a run.
     ("@puppet", "puppet-agent augeas-tools"),
     ("@backends", "etcd-server etcd-client nats-server"),
-    // What makes a release.
+    // Packages that make a release.
     (
         "@release",
         "dpkg rpm python3 gcc-aarch64-linux-gnu git jq apt-utils createrepo-c gnupg openssh-client",
     ),
 ];
 
-/// When a suite runs.
+/// Set of suites that run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// `make check` and `make test`.
+    /// Suites of `make check` and `make test`.
     Check,
-    /// `make test`, which needs no more than a container's root may do.
+    /// Suites of `make test`, which need no more than the privileges of a container's root.
     Test,
-    /// `make test-system`, which needs all privileges of root.
+    /// Suites of `make test-system`, which need all privileges of root.
     System,
-    /// `make nightly`.
+    /// Suites of `make nightly`.
     Nightly,
 }
 
-/// A part of the tests that says itself whether it passed.
+/// Part of the tests that reports whether it passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suite {
     pub set: Set,
     pub name: &'static str,
-    /// Tenths of a core.
+    /// Load in tenths of a core.
     pub load: u32,
-    /// Minutes after which it is ended.
+    /// Time limit in minutes.
     pub limit: u32,
-    /// See [`TABLE`].
+    /// Words of the column described at [`TABLE`].
     pub runs: Vec<&'static str>,
-    /// Debian packages.
+    /// Debian packages that the suite needs.
     pub packages: Vec<&'static str>,
-    /// Scripts of the repository that have to succeed first.
+    /// Scripts of the repository that must succeed first.
     pub before: Vec<&'static str>,
 }
 
@@ -130,7 +131,7 @@ pub static SUITES: LazyLock<Vec<Suite>> = LazyLock::new(|| {
 });
 
 impl Suite {
-    /// A suite from its row in the table.
+    /// Parses a suite from its row in the table.
     pub fn parse(row: &'static str) -> Result<Suite> {
         let columns: Vec<_> = row.split('|').collect();
         let &[head, runs, needs] = &columns[..] else {
@@ -162,17 +163,18 @@ impl Suite {
         })
     }
 
-    /// Whether it runs the programs that the tests were built with.
+    /// Whether the suite runs the programs that the tests were built with.
     pub fn needs_programs(&self) -> bool {
         self.runs[0] == "programs"
     }
 
-    /// Whether it runs, or lints, all test programs.
+    /// Whether the suite runs, or lints, all test programs.
     pub fn needs_all_programs(&self) -> bool {
         matches!(self.runs[..], ["privileged"] | ["xtask", "style"])
     }
 
-    /// The key in [`Programs`](super::programs::Programs) of the test program that it runs.
+    /// Returns the key in [`Programs`](super::programs::Programs) of the test program that the
+    /// suite runs.
     pub fn program(&self) -> Option<String> {
         match self.runs[..] {
             [
