@@ -252,9 +252,9 @@ Puppet::Functions.create_function(:'common::again::servers') do
     end
   end
 
-  # No servers, with a warning, on a machine that was never set up for again-fleet, and where the fallback says so.
+  # No servers, with a warning, on a machine that has neither PuppetDB nor again-fleet, and if the fallback says so.
   def without_inventory(why)
-    is_set_up = File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
+    is_set_up = configured? || File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
     raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" if is_set_up && fallback != 'empty'
 
     finding = is_set_up ? 'no server is found' : 'this machine has neither PuppetDB nor again-fleet, and no server is found'
