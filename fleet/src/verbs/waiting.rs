@@ -1,5 +1,6 @@
 //! Requests that wait on disk for the service of this node.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 
@@ -64,7 +65,10 @@ pub fn leave(
     let bytes = ask::ask(question)?;
     requests.leave(&request.id, &bytes).map_err(|e| {
         let path = requests.path().display();
-        Problem::Failed(format!("{why}; it cannot wait on disk: {path}: {e}"))
+        let todo = format!("; the class makes it, or 'install -d -m 2750 -g again-fleet {path}'");
+        let is_missing = e.kind() == ErrorKind::NotFound;
+        let todo = Some(todo).filter(|_| is_missing).unwrap_or_default();
+        Problem::Failed(format!("{why}; it cannot wait on disk: {path}: {e}{todo}"))
     })?;
     // Without the wakeup, the service reads the request at its next heartbeat.
     if let Ok(socket) = UnixDatagram::unbound() {

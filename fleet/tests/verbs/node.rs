@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use again_base::sys::pidfd::is_readable_by;
 use again_fleet::ask::{self, Answer, HEAD, Question};
 use serde_json::Value;
 
@@ -135,6 +137,9 @@ impl Node {
 
 /// Accepts the next connection, and reads its question.
 fn asked(listener: &UnixListener) -> (UnixStream, Question) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_asked = is_readable_by(listener.as_fd(), until).expect("polled");
+    assert!(is_asked, "the command has ended without a question");
     let (mut stream, _) = listener.accept().expect("a connection");
     let mut head = [0; HEAD];
     stream.read_exact(&mut head).expect("a head");

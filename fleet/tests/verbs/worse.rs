@@ -38,6 +38,8 @@ fn nobody_listens() {
             .contains(&format!("{todo}{}: ", nowhere.display())),
         "{done:?}"
     );
+    let remedy = format!("'install -d -m 2750 -g again-fleet {}'", nowhere.display());
+    assert!(done.error().ends_with(&remedy), "{done:?}");
     failed(&node.run(&["cancel", "--to", "lb1"]), "nobody listens at");
 }
 

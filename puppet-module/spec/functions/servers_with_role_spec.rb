@@ -82,8 +82,14 @@ describe 'servers_with_role' do
           end
         end
 
-        it 'fails where there is no inventory either' do
-          is_expected.to run.with_params('node').and_raise_error(Puppet::Error, %r{\Athe inventory of again-fleet cannot tell .+: there is no program})
+        [true, false].each do |set_up|
+          context "and no inventory, #{set_up ? 'set up' : 'never set up'} for again-fleet" do
+            let(:set_up) { set_up }
+
+            it 'fails' do
+              is_expected.to run.with_params('node').and_raise_error(Puppet::Error, %r{\Athe inventory of again-fleet cannot tell .+: there is no program})
+            end
+          end
         end
       end
 
@@ -142,8 +148,9 @@ describe 'servers_with_role' do
         expect(warnings).to eq([])
       end
 
-      context 'on a machine that was never set up' do
+      context 'on a machine that has no PuppetDB and was never set up' do
         let(:set_up) { false }
+        let(:configured) { false }
 
         it 'finds nobody, with one warning for a catalog' do
           expect([certnames('node'), certnames('haproxy')]).to eq([[], []])

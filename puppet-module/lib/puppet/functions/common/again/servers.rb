@@ -255,11 +255,11 @@ Puppet::Functions.create_function(:'common::again::servers') do
     end
   end
 
-  # An empty array, with a warning, on a machine that was never set up for again-fleet, or with the fallback `empty`.
+  # An empty array, with a warning, on a machine that has neither PuppetDB nor again-fleet, or with the fallback `empty`.
   #
   # @raise [Puppet::Error] otherwise
   def without_inventory(why)
-    is_set_up = File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
+    is_set_up = configured? || File.exist?(ENV['AGAIN_FLEET_CONFIG'] || '/etc/again-fleet.toml')
     raise Puppet::Error, "#{why}; set #{fallback_key} in Hiera to 'empty' to compile without servers" if is_set_up && fallback != 'empty'
 
     finding = is_set_up ? 'no server is found' : 'this machine has neither PuppetDB nor again-fleet, and no server is found'
