@@ -31,17 +31,20 @@ _again__fleet() {
             again__fleet,events)
                 cmd="again__fleet__subcmd__events"
                 ;;
+            again__fleet,executor)
+                cmd="again__fleet__subcmd__executor"
+                ;;
             again__fleet,forget)
                 cmd="again__fleet__subcmd__forget"
                 ;;
             again__fleet,locks)
                 cmd="again__fleet__subcmd__locks"
                 ;;
+            again__fleet,move)
+                cmd="again__fleet__subcmd__move"
+                ;;
             again__fleet,nodes)
                 cmd="again__fleet__subcmd__nodes"
-                ;;
-            again__fleet,pass)
-                cmd="again__fleet__subcmd__pass"
                 ;;
             again__fleet,release)
                 cmd="again__fleet__subcmd__release"
@@ -57,9 +60,6 @@ _again__fleet() {
                 ;;
             again__fleet,story)
                 cmd="again__fleet__subcmd__story"
-                ;;
-            again__fleet,take)
-                cmd="again__fleet__subcmd__take"
                 ;;
             again__fleet,tell)
                 cmd="again__fleet__subcmd__tell"
@@ -86,7 +86,7 @@ _again__fleet() {
 
     case "${cmd}" in
         again__fleet)
-            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release locks pass check ca take call tell"
+            opts="-h -V --config --state-dir --help --version serve trigger cancel story events nodes forget slot slots release locks move check ca executor call tell"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -307,6 +307,32 @@ _again__fleet() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        again__subcmd__fleet__subcmd__executor)
+            opts="-h --idle --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --idle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         again__subcmd__fleet__subcmd__forget)
             opts="-h --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -373,6 +399,28 @@ _again__fleet() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        again__subcmd__fleet__subcmd__move)
+            opts="-h --config --state-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         again__subcmd__fleet__subcmd__nodes)
             opts="-h --where --class --environment --json --follow --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -392,28 +440,6 @@ _again__fleet() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --state-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        again__subcmd__fleet__subcmd__pass)
-            opts="-h --config --state-dir --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -532,32 +558,6 @@ _again__fleet() {
                 return 0
             fi
             case "${prev}" in
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --state-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        again__subcmd__fleet__subcmd__take)
-            opts="-h --idle --config --state-dir --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --idle)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -39,10 +39,10 @@ complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slot" -d 'W
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "slots" -d 'Show who runs and who waits, of those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "release" -d 'Take away a node\'s place among those that share slots'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "locks" -d 'Show which node holds which lock'
-complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "pass" -d 'Move a lock to another candidate'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "move" -d 'Move a lock to another candidate'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "check" -d 'See whether this node can fire and be fired at, and what to do where it cannot'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "ca" -d 'Make certificates for nodes that have no Puppet server'
-complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "take" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket'
+complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "executor" -d 'Verify triggers that the service hands over, and have them run; started by again-fleet-executor.socket'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "call" -d 'Call the programs of rules; started by again-fleet-calls.path'
 complete -c again-fleet -n "__fish_again_fleet_needs_command" -f -a "tell" -d 'Tell the fleet of this node; called by the resource type again_inventory'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand serve" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
@@ -118,9 +118,9 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and not _
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand locks; and __fish_seen_subcommand_from reset" -s h -l help -d 'Print help'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand pass" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand move" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand move" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand move" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand check" -l json -d 'Print JSON'
@@ -141,10 +141,10 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_s
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand ca; and __fish_seen_subcommand_from revoke" -s h -l help -d 'Print help'
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l idle -d 'End when nobody has asked for so long' -r
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
-complete -c again-fleet -n "__fish_again_fleet_using_subcommand take" -s h -l help -d 'Print help'
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand executor" -l idle -d 'End when nobody has asked for so long' -r
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand executor" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand executor" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand executor" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l idle -d 'End when nobody has asked for so long' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand call" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
