@@ -5,7 +5,9 @@
 //! that follows immediately costs one change.
 
 use crate::policy::cap;
-use crate::policy::waiter::{AtDue, Blocker, Due, Service, Slot, View};
+use crate::policy::waiter::{AtDue, Blocker, Due, Finish, Service, Slot, View};
+use crate::state::change::Change;
+use crate::state::history::What;
 use crate::state::order::Ticket;
 use crate::state::record::{Record, Running, Timer, Waits};
 use crate::state::standing::Standing;
@@ -235,6 +237,31 @@ impl Ledger {
         self.enter(record, None, now);
         self.timer(record)?;
         record.timers.remove(&self.name)
+    }
+
+    /// Removes a timer that ends without a rerun from the record, and records why. None if the timer is
+    /// to stay.
+    pub fn end(&self, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
+        let (what, reason) = match finish {
+            Finish::Superseded | Finish::Interrupted => return None,
+            Finish::Capped(refusal) => (What::Refused, refusal.cause()),
+            Finish::Satisfied(by, _) => (What::Satisfied, by.to_string()),
+            Finish::ServiceStopped => (What::Stopped, "stopped with the service".to_owned()),
+            Finish::Gone(what) => (What::Failed, format!("{what} is not there")),
+        };
+        let timer = self.take(record, &now)?;
+        let change = Change::of_timer(&record.id, &self.name, &timer, what, now.clone());
+        if let Finish::Satisfied(_, started) = finish
+            && !change.entry.lineage.is_empty()
+        {
+            record.note_served(*started, change.entry.lineage.clone(), &now);
+        }
+        if let Finish::Capped(refusal) = finish {
+            record.note_refused(&self.name, refusal, now);
+            return Some(change.refused(refusal));
+        }
+        record.note_missed(&self.name, what, &reason, now);
+        Some(change.because(reason))
     }
 }
 

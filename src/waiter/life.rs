@@ -21,7 +21,7 @@ use crate::state::order::{Order, decode};
 use crate::state::record::{Record, Timer};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::{shutdown, title};
-use again_base::model::{Boottime, Bytes, Hold, Identity, Moment, Obstacle, Span};
+use again_base::model::{Boottime, Bytes, Hold, Identity, Obstacle, Span};
 use again_base::sys::clock::{self, moment};
 use again_base::sys::localtime;
 use again_base::sys::pidfd::{self, Handle};
@@ -460,18 +460,16 @@ impl Life {
     /// Watches the directories of these files, if possible.
     fn watch(&self, watched: Files) -> Option<Watch> {
         let World { store, ticket, .. } = &self.world;
-        let paths = self.order.as_ref().map(|order| &order.paths);
-        let has_slots = self.order.as_ref().is_some_and(|order| order.slots);
         let mut files: Vec<PathBuf> = Vec::new();
-        if let Some(paths) = paths {
+        if let Some(Order { paths, slots, .. }) = &self.order {
             let run = paths.agent_catalog_run_lockfile.as_ref();
-            let run = run.filter(|_| has_slots);
-            let locks = [paths.agent_disabled_lockfile.as_ref(), run];
+            let locks = [
+                paths.agent_disabled_lockfile.as_ref(),
+                run.filter(|_| *slots),
+            ];
             files.extend(locks.into_iter().flatten().map(Bytes::path));
-        }
-        // Another run's actions end a wait for a slot too.
-        if has_slots {
-            files.push(store.lock_path(&ticket.target));
+            // Another run's actions end a wait for a slot too.
+            files.extend(slots.then(|| store.lock_path(&ticket.target)));
         }
         let directories = files.iter().filter_map(|file| file.parent());
         let announced = shutdown::directories();
@@ -490,8 +488,8 @@ impl Life {
 
     fn sleep(&mut self, sleeper: &mut Sleeper, rest: &Rest, watch: Option<&Watch>) -> Result<Wake> {
         let output = self.question.as_ref().and_then(Question::output);
-        let woken = sleeper.sleep_and_hear(rest.process.as_deref(), rest.until, watch, output);
         // The sleeper knows whether it got a signal to end; the next observation shows the rest.
+        let woken = sleeper.sleep_and_hear(rest.process.as_deref(), rest.until, watch, output);
         let woken = woken.context("cannot wait")?;
         if woken == Wake::Hurry {
             self.ledger.forget_put_off();
@@ -568,7 +566,7 @@ impl Life {
             _ => {}
         }
         let mut locked = self.world.lock(&self.ledger)?;
-        let Some(change) = end(&self.ledger, &mut locked.record, finish, moment()) else {
+        let Some(change) = self.ledger.end(&mut locked.record, finish, moment()) else {
             return Ok(());
         };
         locked.commit()?;
@@ -599,29 +597,4 @@ fn for_shutdown(shutdown: Shutdown, is_blind: bool) -> Rest {
         files: Some(Files::Shutdown),
         why: Some(Why::Held(hold)),
     }
-}
-
-/// Removes a timer that ends without a rerun from the record, and records why. None if the timer is
-/// to stay.
-fn end(ledger: &Ledger, record: &mut Record, finish: &Finish, now: Moment) -> Option<Change> {
-    let (what, reason) = match finish {
-        Finish::Superseded | Finish::Interrupted => return None,
-        Finish::Capped(refusal) => (What::Refused, refusal.cause()),
-        Finish::Satisfied(by, _) => (What::Satisfied, by.to_string()),
-        Finish::ServiceStopped => (What::Stopped, "stopped with the service".to_owned()),
-        Finish::Gone(what) => (What::Failed, format!("{what} is not there")),
-    };
-    let timer = ledger.take(record, &now)?;
-    let change = Change::of_timer(&record.id, ledger.name(), &timer, what, now.clone());
-    if let Finish::Satisfied(_, started) = finish
-        && !change.entry.lineage.is_empty()
-    {
-        record.note_served(*started, change.entry.lineage.clone(), &now);
-    }
-    if let Finish::Capped(refusal) = finish {
-        record.note_refused(ledger.name(), refusal, now);
-        return Some(change.refused(refusal));
-    }
-    record.note_missed(ledger.name(), what, &reason, now);
-    Some(change.because(reason))
 }

@@ -5,164 +5,41 @@
 mod bounds;
 mod calls;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, Shared, join, join5};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::future::{OptionFuture, join3, join5};
 use rand::RngExt;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::bounds::OF_A_SENDER;
 use self::bounds::bounds;
-pub use self::calls::{Listed, Then};
-use self::calls::{found, list, put, release, reset, stories};
-use super::places::{Act, Entered, Leases, Line, Looks, Seen};
+use self::calls::Calls;
+pub use self::calls::{Call, Listed, Then};
+use super::places::{Line, Looks, Seen};
 use crate::access::Access;
 use crate::backend::etcd::{self, Etcd};
 use crate::backend::nats::Nats;
 use crate::backend::watch::{self, Tell};
-use crate::backend::{Backend, Change, Error, List, NO_PLACES, Times, Value};
+use crate::backend::{Backend, Change, Error, Times};
 use crate::settings;
-use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
-use crate::wire::name::{Id, Namespace};
 
 /// Longest first pause before the next connection; the bound doubles. Pauses are random, so that
 /// nodes that lost a backend together do not come back together.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause before the next connection. A connection that lasted longer resets the bound.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Largest number of calls that are under way at the same time.
-const MOST_CALLS: usize = 64;
 /// Largest number of changes that are reported together.
 const MOST_CHANGES: usize = 256;
 /// Longest time for a renewal: with the time between two renewals, a silent connection is noticed
 /// within half a minute.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
-
-/// Request to the backend, and the conversion of its answer.
-pub enum Call<R> {
-    /// Write a value; the answer is its revision.
-    Put {
-        /// Key of the value.
-        key: Key,
-        /// Value to write.
-        bytes: Vec<u8>,
-        /// Shortest time for which the value has to stay; none for ever.
-        ttl: Option<Duration>,
-        /// Whether the call fails if the backend has room left for triggers only.
-        needs_room: bool,
-        /// Conversion of the answer.
-        then: Then<R, u64>,
-    },
-    /// Remove the value of this revision; a conflict if the key has another value or none.
-    Remove {
-        /// Key of the value.
-        key: Key,
-        /// Revision of the value.
-        revision: u64,
-        /// Conversion of the answer.
-        then: Then<R, ()>,
-    },
-    /// Read the value of a key.
-    Find {
-        /// Key to read.
-        key: Key,
-        /// Conversion of the answer.
-        then: Then<R, Option<Value>>,
-    },
-    /// List the values below these prefixes.
-    List {
-        /// Prefixes of the keys.
-        prefixes: Vec<String>,
-        /// Conversion of the answer.
-        then: Then<R, List>,
-    },
-    /// List the latest stories of triggers.
-    Stories {
-        /// Origin of the stories; none for all origins.
-        origin: Option<Id>,
-        /// Conversion of the answer.
-        then: Then<R, List>,
-    },
-    /// Read the values of these keys, for a trigger of a rolling run.
-    Get {
-        /// Keys to read.
-        keys: Vec<Key>,
-        /// Conversion of the answer.
-        then: Then<R, Vec<Value>>,
-    },
-    /// Write an operator's reset of a lock, unless the lock's own key has a value.
-    Reset {
-        /// Key of the reset, and key of the lock.
-        keys: [Key; 2],
-        /// Reset to write.
-        bytes: Vec<u8>,
-        /// Conversion of the answer.
-        then: Then<R, ()>,
-    },
-    /// Make the first write of an entry, under a new lease.
-    Enter {
-        /// Key of the entry.
-        key: Key,
-        /// Whether the key is this node's own, so that an existing value is removed. Otherwise an
-        /// existing value is a conflict.
-        is_own: bool,
-        /// Conversion of the answer.
-        then: Then<R, Entered>,
-    },
-    /// Replace the first write of an entry by the second; the answer is its revision.
-    Sign {
-        /// Key of the entry.
-        key: Key,
-        /// First write of the entry.
-        entered: Entered,
-        /// Value to write.
-        bytes: Vec<u8>,
-        /// Conversion of the answer.
-        then: Then<R, u64>,
-    },
-    /// Change an entry in a group's queue, or at the key of a lock.
-    Place {
-        /// Key of the entry.
-        key: Key,
-        /// Change of the entry.
-        act: Act,
-        /// Conversion of the answer.
-        then: Then<R, ()>,
-    },
-    /// Remove a node's entry in a group's queue; the answer is whether there was one.
-    Release {
-        /// Key of the entry.
-        key: Key,
-        /// Conversion of the answer.
-        then: Then<R, bool>,
-    },
-}
-
-impl<R> Call<R> {
-    /// Answers the call with this error.
-    fn fail(self, error: Error) -> R {
-        match self {
-            Call::Put { then, .. } | Call::Sign { then, .. } => then(Err(error)),
-            Call::Remove { then, .. } | Call::Reset { then, .. } | Call::Place { then, .. } => {
-                then(Err(error))
-            }
-            Call::Find { then, .. } => then(Err(error)),
-            Call::List { then, .. } | Call::Stories { then, .. } => then(Err(error)),
-            Call::Get { then, .. } => then(Err(error)),
-            Call::Enter { then, .. } => then(Err(error)),
-            Call::Release { then, .. } => then(Err(error)),
-        }
-    }
-}
 
 /// Order to the link.
 pub enum Order<R> {
@@ -257,7 +134,7 @@ async fn aside<T, R>(
         tokio::select! {
             done = &mut work => return ControlFlow::Continue(done),
             order = orders.recv() => match order {
-                Some(Order::Call(call)) => unreached(news, call),
+                Some(Order::Call(call)) => answered(news, call.unreached()),
                 Some(Order::Beat | Order::Look(..)) => {}
                 Some(Order::Access(access)) => return ControlFlow::Break(End::Access(access)),
                 Some(Order::End) | None => return ControlFlow::Break(End::Farewell),
@@ -266,9 +143,8 @@ async fn aside<T, R>(
     }
 }
 
-fn unreached<R>(news: &Teller<R>, call: Call<R>) {
-    let why = Error::Unreachable("there is no connection".to_owned());
-    let _ = news.send(News::Answered(call.fail(why)));
+fn answered<R>(news: &Teller<R>, reply: R) {
+    let _ = news.send(News::Answered(reply));
 }
 
 /// Runs one connection from its beginning to its end.
@@ -318,27 +194,8 @@ async fn live<E: Backend, R>(
         ControlFlow::Break(end) => return end,
     };
     let _ = news.send(News::Reached);
-    let (node, namespace) = (&access.node, &access.namespace);
     let (tell, mut told) = unbounded_channel();
     let (again, never) = ([(); 5].map(|()| Notify::new()), Notify::new());
-    let look = |number, prefix: Prefix<'_>, again| {
-        let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));
-        watch::watch(backend, prefix, bounds, again, Tell(number, tell.clone()))
-    };
-    let registers = look(0, Prefix::To(node), &again[0]);
-    let results = look(1, Prefix::Results(node), &again[1]);
-    let events = async {
-        if !access.rules.is_empty() {
-            look(2, Prefix::AllEvents, &never).await;
-        }
-    };
-    let locks = async {
-        let (held, passed) = (Prefix::Locks, Prefix::Moves);
-        let (held, passed) = (look(3, held, &again[2]), look(4, passed, &again[3]));
-        if E::HAS_PLACES && access.has_locks {
-            join(held, passed).await;
-        }
-    };
     let lines = &Looks::default();
     let others = async {
         if E::HAS_PLACES {
@@ -346,10 +203,10 @@ async fn live<E: Backend, R>(
             lines.look(backend, tell).await;
         }
     };
+    let values = watch_values(backend, access, &again, &never, &tell);
     let own_key = watch_own_key(backend, access, [&again[4], &never], &tell);
-    let watched = join5(registers, results, events, others, locks);
-    let mut watching = pin!(join(watched, own_key));
-    let mut calls = Calls::new(backend, namespace);
+    let mut watching = pin!(join3(values, others, own_key));
+    let mut calls = Calls::new(backend, &access.namespace);
     let mut beating: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(std::future::pending());
     let (mut lease, mut events, mut is_due) = (Some(lease), Vec::new(), false);
     let end = loop {
@@ -365,7 +222,10 @@ async fn live<E: Backend, R>(
                     break End::Lost(why);
                 }
             }
-            Some(is_silent) = calls.next(news) => is_due = is_silent,
+            Some((reply, is_silent)) = calls.next() => {
+                answered(news, reply);
+                is_due = is_silent;
+            }
             beaten = &mut beating => {
                 beating = Box::pin(std::future::pending());
                 match beaten {
@@ -383,8 +243,40 @@ async fn live<E: Backend, R>(
             }
         }
     };
-    calls.give_up(news).await;
+    calls
+        .give_up()
+        .await
+        .into_iter()
+        .for_each(|reply| answered(news, reply));
     end
+}
+
+/// Watches the values for this node: triggers, results, and the events and locks if it has rules or
+/// locks. What is notified of `again` makes a watch list its values once more.
+async fn watch_values<E: Backend>(
+    backend: &E,
+    access: &Access,
+    again: &[Notify; 5],
+    never: &Notify,
+    tell: &UnboundedSender<(usize, watch::Event)>,
+) {
+    let (node, namespace) = (&access.node, &access.namespace);
+    let look = |number, prefix: Prefix<'_>, again| {
+        let (prefix, bounds) = (prefix.encode(namespace), bounds(&prefix, namespace));
+        watch::watch(backend, prefix, bounds, again, Tell(number, tell.clone()))
+    };
+    let events = (!access.rules.is_empty()).then(|| look(2, Prefix::AllEvents, never));
+    let has_locks = E::HAS_PLACES && access.has_locks;
+    let locks = has_locks.then(|| look(3, Prefix::Locks, &again[2]));
+    let moves = has_locks.then(|| look(4, Prefix::Moves, &again[3]));
+    join5(
+        look(0, Prefix::To(node), &again[0]),
+        look(1, Prefix::Results(node), &again[1]),
+        OptionFuture::from(events),
+        OptionFuture::from(locks),
+        OptionFuture::from(moves),
+    )
+    .await;
 }
 
 /// Watches this node's own key. On etcd the key is listed with each beat; on NATS a list is
@@ -441,171 +333,6 @@ async fn beat<E: Backend>(backend: &E, lease: E::Lease) -> Result<E::Lease, Erro
         Ok(()) | Err(Error::Denied(_) | Error::Full(_)) => Ok(lease),
         Err(Error::Conflict) => backend.grant().await,
         Err(error) => Err(error),
-    }
-}
-
-/// Calls that wait or are under way.
-struct Calls<'e, E: Backend, R> {
-    backend: &'e E,
-    namespace: &'e Namespace,
-    leases: Leases<E::Lease>,
-    waiting: VecDeque<Call<R>>,
-    under_way: FuturesUnordered<Answering<'e, R>>,
-    /// Ends the calls that are under way when it is dropped.
-    end: oneshot::Sender<()>,
-    ended: Shared<oneshot::Receiver<()>>,
-}
-
-/// Answer to come, and whether it may mean that the connection is dead.
-type Answering<'e, R> = Pin<Box<dyn Future<Output = (R, bool)> + 'e>>;
-
-impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
-    fn new(backend: &'e E, namespace: &'e Namespace) -> Self {
-        let (end, ended) = oneshot::channel();
-        Calls {
-            backend,
-            namespace,
-            leases: Leases::default(),
-            waiting: VecDeque::new(),
-            under_way: FuturesUnordered::new(),
-            end,
-            ended: ended.shared(),
-        }
-    }
-
-    fn push(&mut self, call: Call<R>) {
-        self.waiting.push_back(call);
-        self.start();
-    }
-
-    fn start(&mut self) {
-        while self.under_way.len() < MOST_CALLS
-            && let Some(call) = self.waiting.pop_front()
-        {
-            self.under_way.push(self.make(call));
-        }
-    }
-
-    fn make(&self, call: Call<R>) -> Answering<'e, R> {
-        let (backend, namespace) = (self.backend, self.namespace);
-        let leases = self.leases.clone();
-        match call {
-            Call::Put {
-                key,
-                bytes,
-                ttl,
-                needs_room,
-                then,
-            } => {
-                let key = key.encode(namespace);
-                self.answer(then, async move {
-                    put(backend, &key, &bytes, ttl, needs_room).await
-                })
-            }
-            Call::Remove {
-                key,
-                revision,
-                then,
-            } => {
-                let key = key.encode(namespace);
-                self.answer(then, async move { backend.remove(&key, revision).await })
-            }
-            Call::Find { key, then } => {
-                let key = key.encode(namespace);
-                self.answer(then, async move { found(backend, &key).await })
-            }
-            Call::List { prefixes, then } => {
-                self.answer(then, async move { list(backend, &prefixes).await })
-            }
-            Call::Stories { origin, then } => self.answer(then, async move {
-                stories(backend, namespace, origin.as_ref()).await
-            }),
-            Call::Get { keys, then } => {
-                let keys: Vec<String> = keys.iter().map(|key| key.encode(namespace)).collect();
-                self.answer(
-                    then,
-                    async move { backend.get(&keys, envelope::MOST).await },
-                )
-            }
-            Call::Reset { keys, bytes, then } => {
-                let keys = keys.map(|key| key.encode(namespace));
-                self.answer(then, async move { reset(backend, &keys, &bytes).await })
-            }
-            call @ (Call::Enter { .. }
-            | Call::Sign { .. }
-            | Call::Place { .. }
-            | Call::Release { .. })
-                if !E::HAS_PLACES =>
-            {
-                let reply = call.fail(Error::Denied(NO_PLACES.to_owned()));
-                Box::pin(std::future::ready((reply, false)))
-            }
-            Call::Enter { key, is_own, then } => {
-                let key = key.encode(namespace);
-                self.answer(then, leases.enter(backend, key, is_own))
-            }
-            Call::Sign {
-                key,
-                entered,
-                bytes,
-                then,
-            } => {
-                let key = key.encode(namespace);
-                self.answer(then, leases.sign(backend, key, entered, bytes))
-            }
-            Call::Place { key, act, then } => {
-                let key = key.encode(namespace);
-                self.answer(then, leases.act(backend, key, act))
-            }
-            Call::Release { key, then } => {
-                let key = key.encode(namespace);
-                self.answer(then, async move { release(backend, &key).await })
-            }
-        }
-    }
-
-    /// Waits for the answer of the backend, or for the end of the connection: then the work may
-    /// have been done.
-    fn answer<T: 'e>(
-        &self,
-        then: Then<R, T>,
-        work: impl Future<Output = Result<T, Error>> + 'e,
-    ) -> Answering<'e, R> {
-        let ended = self.ended.clone();
-        Box::pin(async move {
-            let answer = tokio::select! {
-                answer = work => answer,
-                _ = ended => Err(Error::Unknown("the connection ended".to_owned())),
-            };
-            let is_silent = matches!(answer, Err(Error::Unreachable(_) | Error::Unknown(_)));
-            (then(answer), is_silent)
-        })
-    }
-
-    /// Reports the next answer. Returns whether it may mean that the connection is dead; nothing if
-    /// no call is under way.
-    async fn next(&mut self, news: &Teller<R>) -> Option<bool> {
-        let (reply, is_silent) = self.under_way.next().await?;
-        let _ = news.send(News::Answered(reply));
-        self.start();
-        Some(is_silent)
-    }
-
-    /// Answers all calls. Those under way may have been done.
-    async fn give_up(self, news: &Teller<R>) {
-        let Calls {
-            mut under_way,
-            waiting,
-            end,
-            ..
-        } = self;
-        drop(end);
-        while let Some((reply, _)) = under_way.next().await {
-            let _ = news.send(News::Answered(reply));
-        }
-        for call in waiting {
-            unreached(news, call);
-        }
     }
 }
 

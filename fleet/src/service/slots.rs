@@ -580,26 +580,6 @@ impl Group {
         self.asked = Some(now);
         effects.push(Effect::Enter(name.clone()));
     }
-
-    /// Records that the backend has confirmed a request: the lease lives from when it was sent.
-    fn confirmed(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            self.ends = asked + Span::from_secs(LEASE);
-            self.has_ended &= self.ends() <= asked;
-        }
-    }
-
-    /// Whether the turn comes when a few more nodes have finished.
-    fn is_near(&self) -> bool {
-        let line = self.line.as_ref();
-        let line = line.filter(|_| !self.had_turn && !self.is_looking);
-        line.is_some_and(|line| line.len() < 2 * self.limit as usize)
-    }
-
-    /// Whether a run has a slot whose end was not reported.
-    fn can_end(&self) -> bool {
-        self.had_turn && !self.has_ended && !self.runs.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
-//! Calls to the backend that take more than one request.
+//! Calls to the backend: those that wait or are under way, and what each asks of the backend.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt};
+use futures_util::future::{FutureExt, Shared};
+use futures_util::stream::{self, FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
 
-use crate::backend::{Backend, Error, Limit, List, Value};
+use crate::backend::{Backend, Error, Limit, List, NO_PLACES, Value};
+use crate::service::places::{Act, Entered, Leases};
+use crate::wire::envelope;
 use crate::wire::key::{Key, Prefix};
 use crate::wire::name::{Id, Namespace, Node};
 
@@ -16,6 +20,8 @@ pub type Then<R, T> = Box<dyn FnOnce(Result<T, Error>) -> R>;
 /// Result of a list.
 pub type Listed = Result<List, Error>;
 
+/// Largest number of calls that are under way at the same time.
+const MOST_CALLS: usize = 64;
 /// Limit on what is read of stories: no entry is shorter than 800 bytes.
 const STORIES: Limit = Limit {
     bytes: 16_000_000,
@@ -28,8 +34,130 @@ const ROUNDS: usize = 4;
 /// Number of nodes whose entries are read at the same time.
 const TOGETHER: usize = 16;
 
+/// Request to the backend, and the conversion of its answer.
+pub enum Call<R> {
+    /// Write a value; the answer is its revision.
+    Put {
+        /// Key of the value.
+        key: Key,
+        /// Value to write.
+        bytes: Vec<u8>,
+        /// Shortest time for which the value has to stay; none for ever.
+        ttl: Option<Duration>,
+        /// Whether the call fails if the backend has room left for triggers only.
+        needs_room: bool,
+        /// Conversion of the answer.
+        then: Then<R, u64>,
+    },
+    /// Remove the value of this revision; a conflict if the key has another value or none.
+    Remove {
+        /// Key of the value.
+        key: Key,
+        /// Revision of the value.
+        revision: u64,
+        /// Conversion of the answer.
+        then: Then<R, ()>,
+    },
+    /// Read the value of a key.
+    Find {
+        /// Key to read.
+        key: Key,
+        /// Conversion of the answer.
+        then: Then<R, Option<Value>>,
+    },
+    /// List the values below these prefixes.
+    List {
+        /// Prefixes of the keys.
+        prefixes: Vec<String>,
+        /// Conversion of the answer.
+        then: Then<R, List>,
+    },
+    /// List the latest stories of triggers.
+    Stories {
+        /// Origin of the stories; none for all origins.
+        origin: Option<Id>,
+        /// Conversion of the answer.
+        then: Then<R, List>,
+    },
+    /// Read the values of these keys, for a trigger of a rolling run.
+    Get {
+        /// Keys to read.
+        keys: Vec<Key>,
+        /// Conversion of the answer.
+        then: Then<R, Vec<Value>>,
+    },
+    /// Write an operator's reset of a lock, unless the lock's own key has a value.
+    Reset {
+        /// Key of the reset, and key of the lock.
+        keys: [Key; 2],
+        /// Reset to write.
+        bytes: Vec<u8>,
+        /// Conversion of the answer.
+        then: Then<R, ()>,
+    },
+    /// Make the first write of an entry, under a new lease.
+    Enter {
+        /// Key of the entry.
+        key: Key,
+        /// Whether the key is this node's own, so that an existing value is removed. Otherwise an
+        /// existing value is a conflict.
+        is_own: bool,
+        /// Conversion of the answer.
+        then: Then<R, Entered>,
+    },
+    /// Replace the first write of an entry by the second; the answer is its revision.
+    Sign {
+        /// Key of the entry.
+        key: Key,
+        /// First write of the entry.
+        entered: Entered,
+        /// Value to write.
+        bytes: Vec<u8>,
+        /// Conversion of the answer.
+        then: Then<R, u64>,
+    },
+    /// Change an entry in a group's queue, or at the key of a lock.
+    Place {
+        /// Key of the entry.
+        key: Key,
+        /// Change of the entry.
+        act: Act,
+        /// Conversion of the answer.
+        then: Then<R, ()>,
+    },
+    /// Remove a node's entry in a group's queue; the answer is whether there was one.
+    Release {
+        /// Key of the entry.
+        key: Key,
+        /// Conversion of the answer.
+        then: Then<R, bool>,
+    },
+}
+
+impl<R> Call<R> {
+    /// Answers the call with this error.
+    fn fail(self, error: Error) -> R {
+        match self {
+            Call::Put { then, .. } | Call::Sign { then, .. } => then(Err(error)),
+            Call::Remove { then, .. } | Call::Reset { then, .. } | Call::Place { then, .. } => {
+                then(Err(error))
+            }
+            Call::Find { then, .. } => then(Err(error)),
+            Call::List { then, .. } | Call::Stories { then, .. } => then(Err(error)),
+            Call::Get { then, .. } => then(Err(error)),
+            Call::Enter { then, .. } => then(Err(error)),
+            Call::Release { then, .. } => then(Err(error)),
+        }
+    }
+
+    /// Answer to a call that was not made, since there is no connection.
+    pub(super) fn unreached(self) -> R {
+        self.fail(Error::Unreachable("there is no connection".to_owned()))
+    }
+}
+
 /// Lists all values below these prefixes, with revision and store of the first list.
-pub(super) async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result<List, Error> {
+async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result<List, Error> {
     // One type for every backend.
     type Listing<'l> = Pin<Box<dyn Future<Output = Result<List, Error>> + 'l>>;
     let list = |prefix| -> Listing<'_> { Box::pin(backend.list(prefix)) };
@@ -44,7 +172,7 @@ pub(super) async fn list<E: Backend>(backend: &E, prefixes: &[String]) -> Result
 /// Lists the latest stories of triggers, of all origins or of this one. If they exceed the limit,
 /// each node has the same share of it, and the unused part of a share is for the others: no node
 /// hides the stories of the others.
-pub(super) async fn stories<E: Backend>(
+async fn stories<E: Backend>(
     backend: &E,
     namespace: &Namespace,
     origin: Option<&Id>,
@@ -154,13 +282,13 @@ fn size(list: &List) -> usize {
 }
 
 /// Reads the value of a key.
-pub(super) async fn found<E: Backend>(backend: &E, key: &str) -> Result<Option<Value>, Error> {
+async fn found<E: Backend>(backend: &E, key: &str) -> Result<Option<Value>, Error> {
     let found = backend.list(key).await?.values;
     Ok(found.into_iter().find(|value| value.key == key))
 }
 
 /// Removes the value of a key. Returns whether there was one.
-pub(super) async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
+async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, Error> {
     let found = found(backend, key).await?;
     if let Some(value) = &found {
         backend.remove(key, value.revision).await?;
@@ -169,7 +297,7 @@ pub(super) async fn release<E: Backend>(backend: &E, key: &str) -> Result<bool, 
 }
 
 /// Writes a value, and returns its revision.
-pub(super) async fn put<E: Backend>(
+async fn put<E: Backend>(
     backend: &E,
     key: &str,
     bytes: &[u8],
@@ -183,12 +311,167 @@ pub(super) async fn put<E: Backend>(
 }
 
 /// Writes an operator's reset of a lock, unless the lock's key has a value.
-pub(super) async fn reset<E: Backend>(
+async fn reset<E: Backend>(
     backend: &E,
     [key, lock]: &[String; 2],
     bytes: &[u8],
 ) -> Result<(), Error> {
     backend.put_unless(key, bytes, lock).await.map(drop)
+}
+
+/// Calls that wait or are under way.
+pub(super) struct Calls<'e, E: Backend, R> {
+    backend: &'e E,
+    namespace: &'e Namespace,
+    leases: Leases<E::Lease>,
+    waiting: VecDeque<Call<R>>,
+    under_way: FuturesUnordered<Answering<'e, R>>,
+    /// Ends the calls that are under way when it is dropped.
+    end: oneshot::Sender<()>,
+    ended: Shared<oneshot::Receiver<()>>,
+}
+
+/// Answer to come, and whether it may mean that the connection is dead.
+type Answering<'e, R> = Pin<Box<dyn Future<Output = (R, bool)> + 'e>>;
+
+impl<'e, E: Backend, R: 'e> Calls<'e, E, R> {
+    pub(super) fn new(backend: &'e E, namespace: &'e Namespace) -> Self {
+        let (end, ended) = oneshot::channel();
+        Calls {
+            backend,
+            namespace,
+            leases: Leases::default(),
+            waiting: VecDeque::new(),
+            under_way: FuturesUnordered::new(),
+            end,
+            ended: ended.shared(),
+        }
+    }
+
+    pub(super) fn push(&mut self, call: Call<R>) {
+        self.waiting.push_back(call);
+        self.start();
+    }
+
+    fn start(&mut self) {
+        while self.under_way.len() < MOST_CALLS
+            && let Some(call) = self.waiting.pop_front()
+        {
+            self.under_way.push(self.make(call));
+        }
+    }
+
+    fn make(&self, call: Call<R>) -> Answering<'e, R> {
+        let (backend, namespace) = (self.backend, self.namespace);
+        let leases = self.leases.clone();
+        match call {
+            Call::Put {
+                key,
+                bytes,
+                ttl,
+                needs_room,
+                then,
+            } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move {
+                    put(backend, &key, &bytes, ttl, needs_room).await
+                })
+            }
+            Call::Remove {
+                key,
+                revision,
+                then,
+            } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { backend.remove(&key, revision).await })
+            }
+            Call::Find { key, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { found(backend, &key).await })
+            }
+            Call::List { prefixes, then } => {
+                self.answer(then, async move { list(backend, &prefixes).await })
+            }
+            Call::Stories { origin, then } => self.answer(then, async move {
+                stories(backend, namespace, origin.as_ref()).await
+            }),
+            Call::Get { keys, then } => {
+                let keys: Vec<String> = keys.iter().map(|key| key.encode(namespace)).collect();
+                self.answer(
+                    then,
+                    async move { backend.get(&keys, envelope::MOST).await },
+                )
+            }
+            Call::Reset { keys, bytes, then } => {
+                let keys = keys.map(|key| key.encode(namespace));
+                self.answer(then, async move { reset(backend, &keys, &bytes).await })
+            }
+            call @ (Call::Enter { .. }
+            | Call::Sign { .. }
+            | Call::Place { .. }
+            | Call::Release { .. })
+                if !E::HAS_PLACES =>
+            {
+                let reply = call.fail(Error::Denied(NO_PLACES.to_owned()));
+                Box::pin(std::future::ready((reply, false)))
+            }
+            Call::Enter { key, is_own, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.enter(backend, key, is_own))
+            }
+            Call::Sign {
+                key,
+                entered,
+                bytes,
+                then,
+            } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.sign(backend, key, entered, bytes))
+            }
+            Call::Place { key, act, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, leases.act(backend, key, act))
+            }
+            Call::Release { key, then } => {
+                let key = key.encode(namespace);
+                self.answer(then, async move { release(backend, &key).await })
+            }
+        }
+    }
+
+    /// Waits for the answer of the backend, or for the end of the connection: then the work may
+    /// have been done.
+    fn answer<T: 'e>(
+        &self,
+        then: Then<R, T>,
+        work: impl Future<Output = Result<T, Error>> + 'e,
+    ) -> Answering<'e, R> {
+        let ended = self.ended.clone();
+        Box::pin(async move {
+            let answer = tokio::select! {
+                answer = work => answer,
+                _ = ended => Err(Error::Unknown("the connection ended".to_owned())),
+            };
+            let is_silent = matches!(answer, Err(Error::Unreachable(_) | Error::Unknown(_)));
+            (then(answer), is_silent)
+        })
+    }
+
+    /// Next answer, and whether it may mean that the connection is dead. None if no call is under way.
+    pub(super) async fn next(&mut self) -> Option<(R, bool)> {
+        let answer = self.under_way.next().await?;
+        self.start();
+        Some(answer)
+    }
+
+    /// Answers to all calls. Those under way may have been done.
+    pub(super) async fn give_up(self) -> Vec<R> {
+        drop(self.end);
+        let under_way = self.under_way.map(|(reply, _)| reply);
+        let mut replies: Vec<R> = under_way.collect().await;
+        replies.extend(self.waiting.into_iter().map(Call::unreached));
+        replies
+    }
 }
 
 #[cfg(test)]

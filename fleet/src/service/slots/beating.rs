@@ -1,8 +1,8 @@
 //! Beats for this node's entries in queues, and the nodes before it whose beats it watches.
 
-use again_base::model::Boottime;
+use again_base::model::{Boottime, Span};
 
-use super::{Effect, Group, Slots, Stage};
+use super::{Effect, Group, LEASE, Slots, Stage};
 use crate::policy::beat::{SURE, Watched};
 use crate::wire::beat::{Covered, MOST_GROUPS};
 use crate::wire::key::Key;
@@ -85,5 +85,27 @@ impl Group {
     /// this node only remembers may be gone.
     pub(super) fn is_sure(&self, now: Boottime) -> bool {
         self.stage == Stage::Stands && self.beaten.is_some() && now < self.ends()
+    }
+}
+
+impl Group {
+    /// Records that the backend has confirmed a request: the lease lives from when it was sent.
+    pub(super) fn confirmed(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            self.ends = asked + Span::from_secs(LEASE);
+            self.has_ended &= self.ends() <= asked;
+        }
+    }
+
+    /// Whether the turn comes when a few more nodes have finished.
+    pub(super) fn is_near(&self) -> bool {
+        let line = self.line.as_ref();
+        let line = line.filter(|_| !self.had_turn && !self.is_looking);
+        line.is_some_and(|line| line.len() < 2 * self.limit as usize)
+    }
+
+    /// Whether a run has a slot whose end was not reported.
+    pub(super) fn can_end(&self) -> bool {
+        self.had_turn && !self.has_ended && !self.runs.is_empty()
     }
 }
