@@ -30,3 +30,22 @@ page() {
     return 1
   fi
 }
+
+# pages NAME DIRECTORY FROM WORD PAGE…: writes the pages in FROM to DIRECTORY of the repository; with --check as the word it compares them, as tests.
+pages() {
+  local name=$1 to=$2 from=$3 page passed=0 failed=0
+  if [ "$4" != --check ]; then
+    for page in "${@:5}"; do cp "$from/$page.md" "$repo/$to/"; done
+    return
+  fi
+  for page in "${@:5}"; do
+    if diff -u <(masked "$repo/$to/$page.md") <(masked "$from/$page.md"); then
+      passed=$((passed + 1))
+    else
+      echo "$to/$page.md differs from the output; write it anew with tests/tools/$name" >&2
+      failed=$((failed + 1))
+    fi
+  done
+  echo "$name: $passed passed, $failed failed"
+  [ "$failed" = 0 ]
+}

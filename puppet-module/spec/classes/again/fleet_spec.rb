@@ -314,7 +314,7 @@ describe 'common::again::fleet' do
   context 'on a node that no Puppet server has given certificates' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT, 'again_fleet' => { 'paths' => ssl, 'missing' => %w[cert key crl] }) }
 
-    it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet\.md; or set}) }
+    it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet/quick-start\.md; or set}) }
 
     context 'that has others' do
       let(:params) { least.merge(certificates: { cert: '/own/cert.pem', key: '/own/key.pem', revocation: 'off' }) }
