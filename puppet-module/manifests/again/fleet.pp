@@ -356,6 +356,7 @@ class common::again::fleet (
   # File of the module, directory on the node, name on the node.
   $shared = [
     ['man/again-fleet.8', 'man/man8', 'again-fleet.8'],
+    ['man/again-fleet-json.5', 'man/man5', 'again-fleet-json.5'],
     ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5'],
     ['completions/again-fleet.bash', 'bash-completion/completions', 'again-fleet'],
     ['completions/_again-fleet', 'zsh/site-functions', '_again-fleet'],
