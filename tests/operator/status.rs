@@ -304,7 +304,10 @@ fn every_field_of_the_json_is_in_the_manual() {
     assert!(found.len() > 70, "{found:#?}");
     for path in found.keys() {
         let key = path.rsplit('.').next().expect("a key");
-        assert!(words.contains(&key), "{path} is not in FORMATS of again-json(5)");
+        assert!(
+            words.contains(&key),
+            "{path} is not in FORMATS of again-json(5)"
+        );
     }
     // What has no value has no fields of its own to be seen. A scope takes systemd.
     let never: Vec<&str> = found
