@@ -1,4 +1,4 @@
-//! PURE: cap and triggers in the records of `again`: again(8), `again status --json` and `again
+//! PURE: cap and triggers in the records of `again`: again-json(5), `again status --json` and `again
 //! history --json`.
 
 use std::collections::BTreeSet;
