@@ -91,7 +91,7 @@ start_node() {
   local dir=$scratch/${1%.test}
   rm -f "$dir/run/executor"
   in_background "$dir/executor.log" systemd-socket-activate --listen "$dir/run/executor" -E "AGAIN_CONFIG=$dir/again.toml" -E "AGAIN_FLEET_CONFIG=$dir/again-fleet.toml" \
-    -E "PATH=$dir/bin:$scratch/bin:$PATH" -E "HOME=$HOME" -- "$scratch/bin/again-fleet" take --idle 1h
+    -E "PATH=$dir/bin:$scratch/bin:$PATH" -E "HOME=$HOME" -- "$scratch/bin/again-fleet" executor --idle 1h
   echo $! > "$dir/executor.pid"
   in_background "$dir/serve.log" env "AGAIN_FLEET_CONFIG=$dir/again-fleet.toml" "$scratch/bin/again-fleet" serve
   echo $! > "$dir/serve.pid"
@@ -102,7 +102,7 @@ reached() { on "$1" again-fleet check 2> /dev/null | grep -q '^ok *link'; }
 # stop_node NAME: as a machine that is switched off stops them.
 stop_node() {
   local dir=$scratch/${1%.test} which
-  for which in serve take; do end_process "$(cat "$dir/$which.pid")" KILL; done
+  for which in serve executor; do end_process "$(cat "$dir/$which.pid")" KILL; done
 }
 
 # until_ WHAT COMMAND…: waits for the command to succeed, ten minutes at most.
