@@ -159,8 +159,9 @@ impl Scene {
     fn node(&mut self, name: &str) -> Result<()> {
         let settings = self.settings(name, &format!("{name}.key"))?;
         let run = self.path(name, "run");
-        let mut take = Command::new("systemd-socket-activate");
-        take.arg("--listen")
+        let mut executor = Command::new("systemd-socket-activate");
+        executor
+            .arg("--listen")
             .arg(run.join("executor"))
             .arg(format!("--setenv=AGAIN_FLEET_CONFIG={settings}"))
             .arg(format!(
@@ -168,7 +169,7 @@ impl Scene {
                 std::env::var("AGAIN_CONFIG")?
             ))
             .args([&program(), "executor", "--idle", "1h"]);
-        self.begin(&mut take, &format!("{name}.take.log"))?;
+        self.begin(&mut executor, &format!("{name}.executor.log"))?;
         let mut serve = Command::new(program());
         serve.args(["--config", &settings, "serve"]);
         self.begin(&mut serve, &format!("{name}.log"))?;

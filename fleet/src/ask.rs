@@ -230,7 +230,7 @@ pub struct How {
     /// Contents of the outbox.
     pub outbox: Waiting,
     /// Reason why the executor did not answer the last request; `None` if it did.
-    pub take: Option<String>,
+    pub executor: Option<String>,
     /// Number of values rejected since the start: triggers and results that are malformed, or whose
     /// sender this node does not accept.
     pub rejected: u64,
@@ -527,7 +527,7 @@ impl Answer {
                 ways.chain([&*entry.told.why]).collect()
             }
             Answer::How(how) => {
-                let some = [&how.take, &how.outbox.not_kept].into_iter().flatten();
+                let some = [&how.executor, &how.outbox.not_kept].into_iter().flatten();
                 let all = some
                     .chain([&how.link.why, &how.version])
                     .chain(how.failures.iter().map(|failure| &failure.what))
@@ -683,7 +683,7 @@ mod tests {
                 oldest: Some(5),
                 not_kept: Some("no space left".to_owned()),
             },
-            take: Some("it did not answer".to_owned()),
+            executor: Some("it did not answer".to_owned()),
             rejected: 8,
             slots: Vec::new(),
             tokens: Vec::new(),
@@ -841,7 +841,7 @@ mod tests {
             r#"{"failed":["lb1","no"]}"#,
             r#"{"left_out":"over 10 hops: a -> a ..."}"#,
             r#"{"said":{"backend":"etcd","away":"silent","until":9,"selection":{"not_stored":"full"}}}"#,
-            r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"told":["changed","in 3 s"]}}}"#,
+            r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"status":["changed","in 3 s"]}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":{"replaced_by":"00000000000000000000000000000008"}}}"#,
             r#"{"progress":{"id":"00000000000000000000000000000007","target":"lb1","news":"no_answer"}}"#,
             r#"{"how":{"version":"0.1.0","node":"web1","namespace":"default","began":1,"link":{"backend":"etcd","is_up":false,"since":2,"why":"connection refused"},"failures":[{"reason":"rights","what":"writing below to/"}],"outbox":{"triggers":3,"selections":1,"results":4,"oldest":5,"not_kept":"no space left"},"executor":"it did not answer","rejected":8,"ahead":-6}}"#,

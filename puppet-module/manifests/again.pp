@@ -89,7 +89,7 @@
 #   Titles and parameters of `common::again::until` resources to declare.
 #
 # @param jitter
-#   Setting: maximum of the random part of the delay. By default a quarter of the delta, at least 2 seconds. `0` means no random part.
+#   Setting: maximum of the random part of the delay. By default a quarter of the delta and at least 2 seconds. `0` means no random part.
 #
 # @param max_jitter
 #   Setting: maximum to which the jitter grows in a chain of reruns that does not end. The program's default is 300 seconds.

@@ -18,7 +18,7 @@ use crate::state::files::token;
 use crate::state::history::What;
 use crate::state::leaving;
 use crate::state::order::{Order, decode};
-use crate::state::record::{Record, Timer};
+use crate::state::record::{Record, Timer, Waits};
 use crate::sys::sleep::{LOOK_AGAIN, Sleeper, Wake, Watch};
 use crate::sys::{shutdown, title};
 use again_base::model::{Boottime, Bytes, Hold, Identity, Obstacle, Span};
@@ -33,8 +33,7 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 const GRACE: Span = Span::from_secs(10);
 /// Maximum pause between attempts.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
-/// Time for which words in the record stay if the waiter only waits for the same thing in other
-/// words.
+/// Time for which words in the record stay if the waiter only waits at another place of a queue.
 const WORDS_STAY: Span = Span::from_secs(60);
 
 /// State of a waiter.
@@ -229,17 +228,18 @@ impl Life {
         Ok(Turn::Sleep(rest))
     }
 
-    /// Leaves the words in the record for a minute if the waiter waits for the same thing in other
-    /// words. With each run that ends before it in the queue of a slot they change, and each write
+    /// Leaves the words in the record for a minute if they differ only after the first colon: with
+    /// each run that ends before this one in the queue of a slot that part changes, and each write
     /// would wake all waiters of the target.
     fn keep_words(&self, record: &Record, rest: &mut Rest) {
         let old = self
             .ledger
             .timer(record)
             .and_then(|timer| timer.waits.clone());
+        let beginning = |waits: &Waits| waits.words.split(':').next().map(str::to_owned);
         let until = self.written + WORDS_STAY;
         if let (Some(Why::Waits(new)), Some(old)) = (&rest.why, old)
-            && (new.what, clock::boottime() < until) == (old.what, true)
+            && (beginning(new), clock::boottime() < until) == (beginning(&old), true)
             && *new != old
         {
             rest.why = Some(Why::Waits(old));

@@ -251,27 +251,39 @@ fn every_default_is_the_programs() {
         ),
         (
             "max_jitter",
-            format!("The helper's default is {} seconds.", most.secs()),
+            format!("The program's default is {} seconds.", most.secs()),
         ),
-        ("max_runs", format!("The helper's default is {runs}.")),
-        ("window", "The helper's default is one hour.".to_owned()),
-        ("on_cap", format!("The helper's default is `{on_cap}`.")),
+        ("max_runs", format!("The program's default is {runs}.")),
+        ("window", "The program's default is one hour.".to_owned()),
+        ("on_cap", format!("The program's default is `{on_cap}`.")),
         (
             "wait_for_slot",
-            format!("The helper's default is {}.", defaults.slots),
+            format!("The program's default is {}.", defaults.slots),
         ),
         (
             "pending",
-            format!("after a reboot (by default {});", defaults.save_environment),
-        ),
-        ("logs", format!("of each command (by default {logs});")),
-        (
-            "logs",
-            format!("end are kept (by default {}M);", defaults.logs.each >> 20),
+            format!(
+                "has it after a reboot. By default {}.",
+                defaults.save_environment
+            ),
         ),
         (
             "logs",
-            format!("together may be (by default {}M).", defaults.logs.all >> 20),
+            format!("number of logs to keep for each command. By default {logs}."),
+        ),
+        (
+            "logs",
+            format!(
+                "beginning and end are kept. By default {}M.",
+                defaults.logs.each >> 20
+            ),
+        ),
+        (
+            "logs",
+            format!(
+                "maximum size of all logs together. By default {}M.",
+                defaults.logs.all >> 20
+            ),
         ),
     ] {
         let mut of_key = class.split("@param ");

@@ -152,7 +152,7 @@ impl<'a> Service<'a> {
         let ways = Ways {
             orders: orders.clone(),
             notes: tell.clone(),
-            take: settings.run_dir.join("executor"),
+            executor: settings.run_dir.join("executor"),
         };
         let mut state = State::new(rules.clone(), found.numbers, found.drafts, &clock::moment());
         state.logged = found.logged;

@@ -63,7 +63,7 @@ fn neither_an_backend_nor_its_runtime_is_in_reach() {
         ] {
             assert!(
                 !text.contains(forbidden),
-                "{module}, which take uses, has {forbidden}"
+                "{module}, which the executor uses, has {forbidden}"
             );
         }
         let more = names(&text)
@@ -72,7 +72,8 @@ fn neither_an_backend_nor_its_runtime_is_in_reach() {
         new.extend(more.collect::<Vec<_>>());
     }
     let expected = [
-        "handover", "identity", "policy", "puppet", "settings", "spool", "executor", "wire",
+        "executor", "handover", "helper", "identity", "policy", "puppet", "settings", "spool",
+        "wire",
     ];
     assert_eq!(
         reached.iter().map(String::as_str).collect::<Vec<_>>(),

@@ -277,7 +277,7 @@ fn what_root_s_side_did_not_answer_is_handed_over_again() {
     web1.is_linked(true);
     let one = request("again", &["lb1.test"]);
     assert_eq!(web1.fire(&one), ACROSS);
-    until("a reason", || lb1.how().take.is_some());
+    until("a reason", || lb1.how().executor.is_some());
     assert!(
         lb1.log().contains("1 triggers cannot be taken"),
         "{}",
@@ -285,7 +285,7 @@ fn what_root_s_side_did_not_answer_is_handed_over_again() {
     );
     lb1.take();
     lb1.runs_once(&one.id);
-    until("another answer", || lb1.how().take.is_none());
+    until("another answer", || lb1.how().executor.is_none());
     // The service dies before it has removed the trigger; the next one hands it over again.
     lb1.kill();
     let two = request("again", &["lb1.test"]);

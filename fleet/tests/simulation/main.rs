@@ -295,9 +295,8 @@ fn all(seeds: &[u64]) -> BTreeMap<&'static str, u64> {
     together.into_inner().expect("no panic")
 }
 
-/// Seeds in which rare events happen: a number below a floor, and a target that counts as failed
-/// without an end.
-const RARE: [u64; 2] = [137, 269];
+/// Seeds in which a rare event happens: a target that counts as failed without an end.
+const RARE: [u64; 1] = [104];
 
 #[test]
 fn every_promise_is_kept() {

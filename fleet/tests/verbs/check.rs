@@ -42,7 +42,7 @@ fn how() -> How {
             oldest: None,
             not_kept: None,
         },
-        take: None,
+        executor: None,
         rejected: 0,
         slots: Vec::new(),
         tokens: Vec::new(),
@@ -135,7 +135,7 @@ fn a_good_node_has_nothing_to_do() {
     assert_eq!(done.out.lines().count(), expected.len(), "{done:?}");
     assert!(
         done.out
-            .contains("\nerror    take         nobody listens at "),
+            .contains("\nerror    executor     nobody listens at "),
         "{done:?}"
     );
     assert_eq!(done.status, 1);

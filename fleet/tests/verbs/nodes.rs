@@ -221,7 +221,7 @@ fn older_facts_that_are_put_back_count_for_nothing_and_are_replaced() {
         let words = ["trigger", "--where", "role=web"];
         let (status, out, err) = done(web1.command(&words));
         assert!(
-            status == 0 && out.contains("nobody is selected"),
+            status == 0 && out.contains("the selection is stored until "),
             "{out}{err}"
         );
         assert!(

@@ -147,7 +147,7 @@ fn whole() -> Vec<Vec<u8>> {
         sender,
         target,
         name,
-        outcome: Outcome::Changed,
+        outcome: Outcome::Held,
         why: "its run has begun".to_owned(),
         at,
         stopped: vec![Stopped {

@@ -27,7 +27,7 @@ impl Driver {
         if runs.is_empty() {
             return;
         }
-        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        let (socket, notes) = (self.ways.executor.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
             let _ = notes.send(Note::Marked(executor::mark(&socket, &runs).await));
         });

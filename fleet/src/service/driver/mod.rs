@@ -123,7 +123,7 @@ pub struct Ways {
     /// Notifications for the driver's own loop.
     pub notes: UnboundedSender<Note>,
     /// Socket of the executor.
-    pub take: PathBuf,
+    pub executor: PathBuf,
 }
 
 impl Ways {
@@ -206,7 +206,7 @@ pub struct Health {
     /// Error of the last attempt to store an entry in the outbox.
     pub not_kept: Option<String>,
     /// Why the executor did not answer when triggers were last sent to it, or not for all of them.
-    pub take: Option<String>,
+    pub executor: Option<String>,
     /// Number of values in the backend that were invalid, or from nodes that this node does not
     /// accept.
     pub rejected: u64,
@@ -412,7 +412,7 @@ impl Driver {
         let values = places.iter();
         let values = values.filter_map(|(place, _)| self.state.evidence(place));
         let values: Vec<Handed> = values.collect();
-        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        let (socket, notes) = (self.ways.executor.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
             let (answers, why) = executor::hand_over(&socket, values).await;
             let _ = notes.send(Note::Handed(answers, why));
@@ -421,7 +421,7 @@ impl Driver {
 
     /// Handles the answers of the executor: all, some, or none.
     pub fn handed(&mut self, answers: Vec<Answer>, why: Option<String>) {
-        self.health.take.clone_from(&why);
+        self.health.executor.clone_from(&why);
         self.reacted(&answers);
         if answers
             .iter()

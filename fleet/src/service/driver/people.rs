@@ -171,7 +171,7 @@ impl Driver {
             },
             failures: all.into_iter().map(Failure::shown).collect(),
             outbox: waiting,
-            take: health.take.as_deref().map(ask::words),
+            executor: health.executor.as_deref().map(ask::words),
             rejected: health.rejected,
             slots: self.slots.own(true),
             tokens: self.locks.warnings(),

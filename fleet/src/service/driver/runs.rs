@@ -35,7 +35,7 @@ impl Driver {
         // forgotten.
         taken.sort_by_key(|which| Reverse(which.number));
         taken.truncate(runs::MOST);
-        let (socket, notes) = (self.ways.take.clone(), self.ways.notes.clone());
+        let (socket, notes) = (self.ways.executor.clone(), self.ways.notes.clone());
         tokio::spawn(async move {
             let _ = notes.send(Note::Became(executor::became(&socket, taken).await));
         });

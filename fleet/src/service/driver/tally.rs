@@ -36,7 +36,7 @@ impl Driver {
         // written.
         let failures = health.failures.all(clock::boottime()).into_iter();
         let failures = failures.filter(|one| one.reason != Reason::Metrics).count();
-        let others = [health.take.is_some(), health.not_kept.is_some()];
+        let others = [health.executor.is_some(), health.not_kept.is_some()];
         let troubles = failures + others.iter().filter(|is| **is).count();
         let numbers = [
             told.sent,

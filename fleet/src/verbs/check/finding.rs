@@ -102,7 +102,7 @@ mod tests {
         );
         assert_eq!(
             Finding::error("executor", "nobody listens", "start it").line(&PLAIN),
-            "error    take         nobody listens; start it"
+            "error    executor     nobody listens; start it"
         );
         assert!(Grade::Error > Grade::Warning && Grade::Warning > Grade::Ok);
     }

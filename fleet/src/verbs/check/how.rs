@@ -35,7 +35,7 @@ pub fn judge(how: &How, settings: &Settings, now: Walltime) -> Vec<Finding> {
             .iter()
             .map(|what| Finding::warning("names", what.clone(), FEWER_NAMES)),
     );
-    if let Some(why) = &how.take {
+    if let Some(why) = &how.executor {
         found.push(Finding::error(
             "executor",
             format!("the executor did not answer the service when it was asked last: {why}"),
@@ -246,7 +246,7 @@ mod tests {
                 oldest: None,
                 not_kept: None,
             },
-            take: None,
+            executor: None,
             rejected: 0,
             slots: Vec::new(),
             tokens: Vec::new(),
@@ -316,7 +316,7 @@ mod tests {
         }
         let (_, words) = one(|how| how.outbox.not_kept = Some("no space left".to_owned()));
         assert_eq!(words, "outbox: what is fired cannot be kept: no space left");
-        let (_, words) = one(|how| how.take = Some("no answer".to_owned()));
+        let (_, words) = one(|how| how.executor = Some("no answer".to_owned()));
         assert!(words.ends_with("asked last: no answer"), "{words}");
         let (grade, words) = one(|how| how.rejected = 3);
         assert!(
