@@ -449,7 +449,9 @@ impl Look<'_> {
         if let Some(run) = run {
             return Some(by(Obstacle::Run, seen(run)));
         }
-        if state != TimerState::Due {
+        // A waiter whose run has ended on a full disk could not record when its timer is due.
+        let has_no_due = state == TimerState::Waiting && timer.due.is_none();
+        if state != TimerState::Due && !has_no_due {
             return None;
         }
         // The waiter itself locks the record for a moment.
@@ -466,8 +468,7 @@ impl Look<'_> {
             return Some(by(Obstacle::Rerun, rerun));
         }
         waiter?;
-        let is_roots = self.record.uid == 0;
-        let unwritable = unwritable(self.store.root(), is_roots);
+        let unwritable = unwritable(self.store.root(), self.record.uid == 0);
         // Only the waiter detects a disk that fails for another reason, and cannot record that.
         let is_late = timer.due.is_some_and(|due| due + LATE < self.now.uptime);
         let (what, words) = match (unwritable, timer.waits.clone()) {
