@@ -84,7 +84,7 @@ complete -c again -n "__fish_again_using_subcommand run" -s h -l help -d 'Print 
 complete -c again -n "__fish_again_using_subcommand status" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand status" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
 complete -c again -n "__fish_again_using_subcommand status" -l config -d 'Settings [default: /etc/again.toml]' -r -F
-complete -c again -n "__fish_again_using_subcommand status" -l json -d 'Write JSON, as described in again(8)'
+complete -c again -n "__fish_again_using_subcommand status" -l json -d 'Write JSON, as described in again-json(5)'
 complete -c again -n "__fish_again_using_subcommand status" -l this-run -d 'Only the target of the puppet run above this process'
 complete -c again -n "__fish_again_using_subcommand status" -l watch -d 'Show it again when it changes, until interrupted'
 complete -c again -n "__fish_again_using_subcommand status" -s v -l verbose -d 'Say more; twice for still more'
@@ -121,7 +121,7 @@ complete -c again -n "__fish_again_using_subcommand history" -l chain -d 'Only t
 complete -c again -n "__fish_again_using_subcommand history" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F
 complete -c again -n "__fish_again_using_subcommand history" -l log-dir -d 'Directory for the output of reruns [default: /var/log/again, or \'log\' in the state directory]' -r -F
 complete -c again -n "__fish_again_using_subcommand history" -l config -d 'Settings [default: /etc/again.toml]' -r -F
-complete -c again -n "__fish_again_using_subcommand history" -l json -d 'Write a line of JSON for each event, as described in again(8)'
+complete -c again -n "__fish_again_using_subcommand history" -l json -d 'Write a line of JSON for each event, as described in again-json(5)'
 complete -c again -n "__fish_again_using_subcommand history" -s v -l verbose -d 'Say more; twice for still more'
 complete -c again -n "__fish_again_using_subcommand history" -s h -l help -d 'Print help'
 complete -c again -n "__fish_again_using_subcommand log" -l state-dir -d 'State directory [default: /var/lib/again, or ~/.local/state/again]' -r -F

@@ -198,7 +198,7 @@ pub struct Run {
 /// `again status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Write JSON, as described in again(8)
+    /// Write JSON, as described in again-json(5)
     #[arg(long)]
     pub json: bool,
     /// Only the target of the puppet run above this process
@@ -247,7 +247,7 @@ pub struct Reset {
 /// `again history`.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Write a line of JSON for each event, as described in again(8)
+    /// Write a line of JSON for each event, as described in again-json(5)
     #[arg(long)]
     pub json: bool,
     /// Only the newest N chains [default: 10; with --json all]

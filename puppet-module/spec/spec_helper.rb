@@ -22,7 +22,8 @@ FileUtils.mkdir_p("#{MODULES}/#{MODULE_NAME}")
   File.symlink("#{ROOT}/#{name}", "#{MODULES}/#{MODULE_NAME}/#{name}")
 end
 %w[
-  x86_64/again aarch64/again x86_64/again-fleet aarch64/again-fleet man/again.8 man/again.toml.5 man/again-fleet.8 man/again-fleet.toml.5
+  x86_64/again aarch64/again x86_64/again-fleet aarch64/again-fleet man/again.8 man/again-json.5 man/again.toml.5
+  man/again-fleet.8 man/again-fleet-json.5 man/again-fleet.toml.5
   completions/again.bash completions/_again completions/again.fish completions/again-fleet.bash completions/_again-fleet completions/again-fleet.fish
 ].each do |name|
   file = "#{MODULES}/#{MODULE_NAME}/files/#{name}"

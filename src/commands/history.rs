@@ -1,7 +1,7 @@
 //! `again history`: every request and its events.
 //!
 //! For people, the events of a chain are one story. For machines, there is a line of JSON for each
-//! event, oldest first, as again(8) describes it.
+//! event, oldest first, as again-json(5) describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The state of everything, as `again status` and `again metrics` show it.
 //!
-//! The JSON is one object, `schema` 1; again(8) documents its fields. Fields may be added under the
-//! same schema number; none is removed or changes its meaning. Times are UTC in the form of RFC
+//! The JSON is one object, `schema` 1; again-json(5) documents its fields. Fields may be added under
+//! the same schema number; none is removed or changes its meaning. Times are UTC in the form of RFC
 //! 3339, spans are seconds. A value is null if it is unknown or the caller may not see it.
 
 use std::collections::BTreeSet;

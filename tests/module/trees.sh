@@ -10,7 +10,7 @@ write_trees() {
   for name in common again; do
     files=$1/$name/$name/files
     mkdir -p "$files"/{x86_64,aarch64,man,completions} && install -m 0755 "$2" "$files/$(uname -m)/again" &&
-      cp "$repo"/man/again.8 "$repo"/man/again.toml.5 "$files/man/" &&
+      cp "$repo"/man/again{.8,-json.5,.toml.5} "$files/man/" &&
       cp "$repo"/completions/{again.bash,_again,again.fish} "$files/completions/" || return 1
   done
 }

@@ -235,7 +235,7 @@ fn satisfied_is_told_with_the_run_that_did_it() {
     );
 }
 
-/// The schema that again(8) documents.
+/// The schema that again-json(5) documents.
 #[test]
 fn json_lines_are_stable() {
     let mut scratch = Scratch::for_operator();

@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use again_test_support::manual::{commands, flags, flags_of, parts, plain};
 use again_test_support::repository;
 
-const PAGES: [&str; 2] = ["man/again.8", "man/again.toml.5"];
+const PAGES: [&str; 3] = ["man/again.8", "man/again-json.5", "man/again.toml.5"];
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(repository().join(name)).expect("a manual page")

@@ -261,7 +261,7 @@ fn the_json_in_a_triggered_run_is_what_it_was() {
 
 #[test]
 fn every_field_of_the_json_is_in_the_manual() {
-    let manual = std::fs::read_to_string(again_test_support::repository().join("man/again.8"))
+    let manual = std::fs::read_to_string(again_test_support::repository().join("man/again-json.5"))
         .expect("a page");
     let formats = manual
         .split(".Sh FORMATS")
@@ -304,7 +304,10 @@ fn every_field_of_the_json_is_in_the_manual() {
     assert!(found.len() > 70, "{found:#?}");
     for path in found.keys() {
         let key = path.rsplit('.').next().expect("a key");
-        assert!(words.contains(&key), "{path} is not in FORMATS of again(8)");
+        assert!(
+            words.contains(&key),
+            "{path} is not in FORMATS of again-json(5)"
+        );
     }
     // What has no value has no fields of its own to be seen. A scope takes systemd.
     let never: Vec<&str> = found

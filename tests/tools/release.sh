@@ -29,7 +29,7 @@ release_tree() {
     sed -i "/^version = /s/\"$version\"/\"$2\"/" Cargo.toml fleet/Cargo.toml
     sed -i "/^name = \"again\(-fleet\)\{0,1\}\"\$/,/^version = /s/\"$version\"/\"$2\"/" Cargo.lock
     sed -i "/^  \"version\": /s/\"$version\"/\"$2\"/" puppet-module/metadata.json
-    sed -i "0,/^## .*/s//## $2, ${3%T*}/" CHANGELOG.md
+    sed -i "0,/^## .*/s//## [$2] - ${3%T*}/" CHANGELOG.md
     sed -i 's/again\.invalid/again.example.com/; s/packages\.invalid/again.example.com/' release.toml
     git init --quiet
     git add --all

@@ -1,4 +1,4 @@
-//! PURE: outcomes of triggers, from the history of `again`: again(8), `again history --json`.
+//! PURE: outcomes of triggers, from the history of `again`: again-json(5), `again history --json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

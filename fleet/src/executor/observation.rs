@@ -1,5 +1,5 @@
-//! PURE: cap and triggers in the records of `again`: again(8), `again status --json` and `again
-//! history --json`.
+//! PURE: cap and triggers in the records of `again`: again-json(5), `again status --json` and
+//! `again history --json`.
 
 use std::collections::BTreeSet;
 

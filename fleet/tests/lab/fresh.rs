@@ -7,7 +7,13 @@ use again_test_support::{Ended, Lab};
 
 use crate::fleet::{LB1, RUN, SERVER, WEB1, apply, certify, empty, is_linked, reported};
 
-const PAGE: &str = include_str!("../../../doc/fleet.md");
+const QUICK_START: &str = include_str!("../../../doc/fleet/quick-start.md");
+/// The pages whose commands are run.
+const PAGES: &str = concat!(
+    include_str!("../../../doc/fleet/quick-start.md"),
+    include_str!("../../../doc/fleet/guide.md"),
+    include_str!("../../../doc/fleet/operations.md"),
+);
 const PACKAGES: &str = "/srv/to";
 
 /// Text of the page with the names of these three machines.
@@ -16,9 +22,9 @@ fn named_here(text: &str) -> String {
     backend.replace(".example.com", ".test")
 }
 
-/// Code blocks of this language in the page's first section.
+/// Code blocks of this language in the first section of the quick start.
 fn first_blocks(language: &str) -> Vec<String> {
-    let (_, section) = PAGE
+    let (_, section) = QUICK_START
         .split_once("## The first fleet in ten minutes\n")
         .expect("a section");
     let (section, _) = section.split_once("\n## ").expect("another section");
@@ -28,7 +34,7 @@ fn first_blocks(language: &str) -> Vec<String> {
     blocks.map(block).collect()
 }
 
-/// Commands in the page, after a prompt or between backquotes, and the machine on which each is
+/// Commands in the pages, after a prompt or between backquotes, and the machine on which each is
 /// run.
 fn typed() -> Vec<(String, String)> {
     let mut all = Vec::new();
@@ -37,9 +43,9 @@ fn typed() -> Vec<(String, String)> {
         let is_node = ["web1", "lb1", "server"].contains(&node);
         is_node.then(|| (node.to_owned(), command.to_owned()))
     };
-    all.extend(PAGE.lines().filter_map(at_a_prompt));
+    all.extend(PAGES.lines().filter_map(at_a_prompt));
     // Outside the blocks, every second piece is between backquotes.
-    let prose: String = PAGE.split("```").step_by(2).collect();
+    let prose: String = PAGES.split("```").step_by(2).collect();
     let spans = prose.split('`').skip(1).step_by(2);
     let programs = ["again ", "again-fleet ", "systemctl ", "journalctl "];
     let spans = spans.filter(|span| programs.iter().any(|one| span.starts_with(one)));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::events;
 use crate::fleet::{Fleet, Kind, applied, apply, classes, puppet, ran};
 
-const PAGE: &str = include_str!("../../../doc/fleet.md");
+const PAGE: &str = include_str!("../../../doc/fleet/quick-start.md");
 
 /// Manifest that a rule runs, with a change each time. The title of an Exec is not published if it
 /// contains its command.
@@ -130,7 +130,7 @@ fn two_rules_that_react_to_each_other_end(fleet: &Fleet) {
     assert_eq!(counts(), wanted);
 }
 
-/// Gives the machines their certificates as doc/fleet.md describes it for sites without a Puppet
+/// Gives the machines their certificates as doc/fleet/quick-start.md describes it for sites without a Puppet
 /// server.
 fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) {
     let (_, section) = PAGE
@@ -145,7 +145,7 @@ fn certify_without_a_server(kind: Kind, machines: &[(&Lab, &Host<'static>); 3]) 
             block.replace(".example.com", ".test")
         })
         .collect();
-    let [make, copy, own, _] = &blocks[..] else {
+    let [make, copy, own] = &blocks[..] else {
         panic!("the section has other blocks: {blocks:#?}");
     };
     for (lab, host) in machines {

@@ -28,7 +28,7 @@ class { 'common::again::fleet':
 common::again::lock { 'db-master': candidates => ['web1.test', 'web2.test', 'lb1.test'] }
 ";
 
-/// Script that sets up a node by hand, as doc/packages.md describes, with the units of the package.
+/// Script that sets up a node by hand, as doc/install.md describes, with the units of the package.
 const BY_HAND: &str = r#"
 cat >/etc/again.toml <<'TOML'
 max_runs = 1000

@@ -64,7 +64,7 @@ impl Site {
         out.into_owned()
     }
 
-    /// Copies a node's files to its `ssldir`, as doc/fleet.md does.
+    /// Copies a node's files to its `ssldir`, as doc/fleet/quick-start.md does.
     fn copy(&self, node: &str) -> PathBuf {
         self.sh(&format!(
             "mkdir {node}; tar -C ca/nodes/{node} -ch certs private_keys crl.pem | tar --no-same-owner -xC {node}"

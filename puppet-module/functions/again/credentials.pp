@@ -41,7 +41,7 @@ function common::again::credentials(
         },
         default => join([
           "run the agent, which gets it from a Puppet server; without a server 'again-fleet ca' makes it,",
-          'see "Without a Puppet server" in doc/fleet.md',
+          'see "Without a Puppet server" in doc/fleet/quick-start.md',
         ], ' '),
       }
       fail("${class}: ${file} is not there: ${cause}; or ${remedy}")

@@ -26,6 +26,7 @@ class common::again::extras {
   # File of the module, directory on the node, name on the node.
   $carried = [
     ['man/again.8', "${share}/man/man8", 'again.8'],
+    ['man/again-json.5', "${share}/man/man5", 'again-json.5'],
     ['man/again.toml.5', "${share}/man/man5", 'again.toml.5'],
     ['completions/again.bash', "${share}/bash-completion/completions", 'again'],
     ['completions/_again', "${share}/zsh/site-functions", '_again'],

@@ -37,7 +37,7 @@
 # @param trust
 #   Source of trust: with `puppet` the node accepts data that is signed with a certificate of Puppet's CA; with `backend`, data from
 #   everyone who can write to the backend. `backend` needs TLS with client certificates, or a backend on localhost. A masterless site can
-#   have its own CA: see "Without a Puppet server" in doc/fleet.md.
+#   have its own CA: see "Without a Puppet server" in doc/fleet/quick-start.md.
 #
 # @param certname
 #   Name of this node in the fleet; by default its certname.
@@ -356,6 +356,7 @@ class common::again::fleet (
   # File of the module, directory on the node, name on the node.
   $shared = [
     ['man/again-fleet.8', 'man/man8', 'again-fleet.8'],
+    ['man/again-fleet-json.5', 'man/man5', 'again-fleet-json.5'],
     ['man/again-fleet.toml.5', 'man/man5', 'again-fleet.toml.5'],
     ['completions/again-fleet.bash', 'bash-completion/completions', 'again-fleet'],
     ['completions/_again-fleet', 'zsh/site-functions', '_again-fleet'],

@@ -13,7 +13,7 @@
 #
 # A lock is only a lease: it cannot stop a node that has just lost it. The holder may change during a run, and an agent that applies a
 # cached catalog (`usecacheonfailure`) uses the holder at the time of compilation. An action that two nodes must never take has to check
-# the token where it takes effect, and to refuse a token that is lower than one seen before. See doc/fleet.md and examples/lock.pp.
+# the token where it takes effect, and to refuse a token that is lower than one seen before. See doc/fleet/guide.md and examples/lock.pp.
 #
 # Locks need etcd.
 #

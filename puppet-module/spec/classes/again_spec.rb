@@ -44,6 +44,7 @@ describe 'common::again' do
         it 'installs manual pages and completions' do
           {
             'man/man8/again.8'                         => 'man/again.8',
+            'man/man5/again-json.5'                    => 'man/again-json.5',
             'man/man5/again.toml.5'                    => 'man/again.toml.5',
             'bash-completion/completions/again'        => 'completions/again.bash',
             'zsh/site-functions/_again'                => 'completions/_again',
@@ -343,7 +344,8 @@ describe 'common::again' do
         it { is_expected.not_to contain_exec('again-directories') }
 
         %w[
-          /usr/local/bin/again /etc/again.toml /usr/local/share/man/man8/again.8 /usr/local/share/man/man5/again.toml.5
+          /usr/local/bin/again /etc/again.toml /usr/local/share/man/man8/again.8 /usr/local/share/man/man5/again-json.5
+          /usr/local/share/man/man5/again.toml.5
           /usr/local/share/bash-completion/completions/again /usr/local/share/zsh/site-functions/_again
           /usr/local/share/fish/vendor_completions.d/again.fish /etc/systemd/system/again-resume.service
           /etc/systemd/system/multi-user.target.wants/again-resume.service /etc/systemd/system/again-pending.path

@@ -53,7 +53,7 @@ fn has_test(file: &str, name: &str, below: &Path) -> bool {
 /// Tests that these pages name as evidence must exist.
 #[test]
 fn the_tests_that_are_named_as_evidence_exist() {
-    for page in ["doc/compare.md", "SECURITY.md"] {
+    for page in ["doc/compare-evidence.md", "SECURITY.md"] {
         let text = std::fs::read_to_string(repository().join(page)).expect("a page");
         let words = text.split('`').skip(1).step_by(2);
         let named: Vec<_> = words

@@ -31,6 +31,7 @@ test    faults                 4  25 | tests faults 2         | util-linux libca
 check   converge               5  25 | tests converge 4       | @puppet ruby
 check   operator               4  25 | tests operator 4       | @puppet mandoc prometheus zsh fish bash-completion ruby
 test    troubleshooting        3  25 | tests/tools/troubleshooting --check | @puppet procps
+test    tutorial               3  25 | tests/tools/tutorial --check | @puppet
 test    demo                   3  25 | tests/tools/demo --check | @puppet
 check   readme                 3  25 | tests/tools/readme --check | @puppet
 check   fleet-executor         6  25 | fleet executor 2       | @ca

@@ -33,7 +33,7 @@ Puppet::Type.newtype(:trigger) do
     @example All servers of a role, five at a time, until two have failed
       trigger { 'roll out the shop':
         where               => { role => 'shop' },
-        parallel             => 5,
+        parallel            => 5,
         stop_after_failures => 2,
       }
   DOC

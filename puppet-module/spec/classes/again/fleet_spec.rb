@@ -54,7 +54,7 @@ describe 'common::again::fleet' do
           is_expected.to contain_file("/usr/local/share/#{path}")
             .with(mode: '0644', source: "puppet:///modules/#{MODULE_NAME}/completions/#{name}").that_requires('Exec[again-fleet-directories]')
         end
-        { 'man8' => 'again-fleet.8', 'man5' => 'again-fleet.toml.5' }.each do |section, page|
+        { 'again-fleet.8' => 'man8', 'again-fleet-json.5' => 'man5', 'again-fleet.toml.5' => 'man5' }.each do |page, section|
           is_expected.to contain_file("/usr/local/share/man/#{section}/#{page}")
             .with(mode: '0644', source: "puppet:///modules/#{MODULE_NAME}/man/#{page}").that_requires('Exec[again-fleet-directories]')
         end
@@ -314,7 +314,7 @@ describe 'common::again::fleet' do
   context 'on a node that no Puppet server has given certificates' do
     let(:facts) { SYSTEMS['debian-12'].merge('again' => FACT, 'again_fleet' => { 'paths' => ssl, 'missing' => %w[cert key crl] }) }
 
-    it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet\.md; or set}) }
+    it { is_expected.to compile.and_raise_error(%r{/ssl/cert\.pem is not there: .*'again-fleet ca' makes it, see "Without a Puppet server" in doc/fleet/quick-start\.md; or set}) }
 
     context 'that has others' do
       let(:params) { least.merge(certificates: { cert: '/own/cert.pem', key: '/own/key.pem', revocation: 'off' }) }
@@ -419,6 +419,7 @@ describe 'common::again::fleet' do
       end
       is_expected.to contain_file('/usr/local/bin/again-fleet').with_ensure('absent')
       is_expected.to contain_file('/usr/local/share/man/man8/again-fleet.8').with_ensure('absent')
+      is_expected.to contain_file('/usr/local/share/man/man5/again-fleet-json.5').with_ensure('absent')
       is_expected.to contain_file('/usr/local/share/man/man5/again-fleet.toml.5').with_ensure('absent')
       is_expected.to contain_file('/usr/local/share/bash-completion/completions/again-fleet').with_ensure('absent')
       is_expected.to contain_user('again-fleet').with_ensure('absent').that_requires('Service[again-fleet.service]')
