@@ -500,7 +500,7 @@ _again__fleet() {
             return 0
             ;;
         again__subcmd__fleet__subcmd__slot)
-            opts="-h --group --max-wait --config --state-dir --help"
+            opts="-h --group --max-wait --json --config --state-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -101,6 +101,7 @@ complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l group -
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l max-wait -d 'How long to wait at most [default: slots_max_wait of the settings, 30 minutes]' -r
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F
+complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -l json -d 'Print a line of JSON for each change'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slot" -s h -l help -d 'Print help'
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -l config -d 'Settings [default: /etc/again-fleet.toml]' -r -F
 complete -c again-fleet -n "__fish_again_fleet_using_subcommand slots" -l state-dir -d 'State directory [default: /var/lib/again-fleet]' -r -F

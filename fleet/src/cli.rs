@@ -242,6 +242,9 @@ pub struct Slot {
     /// How long to wait at most [default: slots_max_wait of the settings, 30 minutes]
     #[arg(long, value_name = "DURATION")]
     pub max_wait: Option<Span>,
+    /// Print a line of JSON for each change
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `again-fleet slots`.

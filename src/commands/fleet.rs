@@ -14,6 +14,7 @@ use crate::cli::Fleet;
 use again_base::delay;
 use again_base::layout::complain;
 use again_base::model::{Exit, Span, Walltime};
+use again_base::schema::slot::SlotState;
 use again_base::sys::attributes::{SignalState, set_signals};
 use again_base::sys::file::{read_regular, read_settings};
 use again_base::sys::spawn::own_program;
@@ -56,13 +57,21 @@ pub fn main(args: &Fleet, signals: SignalState) -> Result<Exit> {
     if args.words.first().is_some_and(|word| word == "slot") && !requires_slots() {
         let wait = PATIENCE + delay::draw(SPREAD, &mut rand::rng());
         std::thread::sleep(Duration::from_nanos(wait.nanos()));
-        complain("again: the run goes ahead without a slot: again-fleet is not installed");
+        let how = "goes ahead without a slot: again-fleet is not installed";
+        report(args, &SlotState::Starts(how.to_owned()));
         return Ok(Exit::Success);
     }
-    complain(
-        "again: error: again-fleet is not installed: it is neither beside this program nor in /usr/local/bin or /usr/bin; install its package, or include common::again::fleet",
-    );
+    let why = "again-fleet is not installed: it is neither beside this program nor in /usr/local/bin or /usr/bin; install its package, or include common::again::fleet";
+    report(args, &SlotState::Refused(why.to_owned()));
     Ok(Exit::Unavailable)
+}
+
+/// Prints what again-fleet would print.
+fn report(args: &Fleet, state: &SlotState) {
+    match args.words.iter().any(|word| word == "--json") {
+        true => complain(&state.json()),
+        false => complain(&format!("again: {}", state.sentence())),
+    }
 }
 
 /// State of the service, in the numbers that it writes into its state directory, which the same

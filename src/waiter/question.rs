@@ -1,6 +1,7 @@
 //! The request for a slot of the fleet: a child of the waiter, which queues for it and ends once
 //! the run may start. The slot belongs to the process that started the child, and so to the rerun.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,11 +11,13 @@ use super::launch::environment_of;
 use crate::state::order::Order;
 use crate::sys::foreground;
 use again_base::model::End;
+use again_base::schema::slot::SlotState;
 use again_base::sys::pidfd;
 use again_base::sys::spawn::{self, Image};
+use again_base::sys::terminal::clean;
 
 /// Maximum length of a line that is kept, in bytes.
-const LONGEST: usize = 1000;
+const LONGEST: usize = 2000;
 
 /// Request for a slot that has no answer yet.
 #[derive(Debug)]
@@ -24,8 +27,10 @@ pub struct Question {
     output: Option<File>,
     /// End of the output that is not a whole line yet.
     rest: Vec<u8>,
-    /// Last line of the output.
-    said: String,
+    /// Last state that the child printed.
+    state: Option<SlotState>,
+    /// Last line of the output that is no state: an error of a program that could not begin.
+    error: String,
 }
 
 impl Question {
@@ -36,8 +41,9 @@ impl Question {
     pub fn ask(order: &Order) -> io::Result<Self> {
         let (output, input) = spawn::pipe()?;
         let own = spawn::own_program();
+        let words = ["fleet", "slot", "--json"].map(OsString::from);
         let image = Image {
-            arguments: vec![own.clone().into(), "fleet".into(), "slot".into()],
+            arguments: [own.clone().into()].into_iter().chain(words).collect(),
             programs: vec![own],
             environment: environment_of(order),
         };
@@ -46,7 +52,8 @@ impl Question {
             child: Some(child.pid),
             output: Some(output.into()),
             rest: Vec::new(),
-            said: String::new(),
+            state: None,
+            error: String::new(),
         })
     }
 
@@ -57,10 +64,9 @@ impl Question {
 
     /// Obstacle in words.
     pub fn waits(&self) -> String {
-        match self.said.strip_prefix("the run waits for a slot") {
-            Some(what) => format!("waits for a slot{what}"),
-            None if self.said.is_empty() => "waits for a slot".to_owned(),
-            None => format!("waits for a slot: {}", self.said),
+        match &self.state {
+            Some(SlotState::Waits(words)) => words.clone(),
+            _ => "waits for a slot".to_owned(),
         }
     }
 
@@ -75,13 +81,16 @@ impl Question {
             return Some(Err(format!("'again fleet slot' cannot be started: {e}")));
         }
         self.line();
-        Some(match end {
-            End::Exit(0) => Ok(()),
-            End::Exit(status) if self.said.is_empty() => {
-                Err(format!("'again fleet slot' ended with status {status}"))
+        Some(match (end, &self.state) {
+            (End::Exit(0), _) => Ok(()),
+            (End::Exit(_), Some(SlotState::Refused(why))) => Err(why.clone()),
+            (End::Exit(status), _) => Err(format!(
+                "'again fleet slot' ended with status {status}: {}",
+                self.error
+            )),
+            (End::Signal(signal), _) => {
+                Err(format!("'again fleet slot' was ended by signal {signal}"))
             }
-            End::Exit(_) => Err(self.said.clone()),
-            End::Signal(signal) => Err(format!("'again fleet slot' was ended by signal {signal}")),
         })
     }
 
@@ -109,18 +118,19 @@ impl Question {
         }
     }
 
-    /// Ends a line, and drops the name of the program at its beginning.
+    /// Processes a whole line.
     fn line(&mut self) {
-        let rest = std::mem::take(&mut self.rest);
-        let line = String::from_utf8_lossy(&rest).replace(char::is_control, " ");
-        let line = ["again-fleet: ", "again: ", "error: "]
-            .iter()
-            .fold(line.trim(), |line, name| {
-                line.strip_prefix(name).unwrap_or(line)
-            });
-        if !line.is_empty() {
-            tracing::info!("{line}");
-            line.clone_into(&mut self.said);
+        let line = std::mem::take(&mut self.rest);
+        match serde_json::from_slice::<SlotState>(&line) {
+            Ok(state) => {
+                tracing::info!("{}", clean(&state.sentence()));
+                self.state = Some(state);
+            }
+            Err(_) if line.is_empty() => {}
+            Err(_) => {
+                self.error = clean(&String::from_utf8_lossy(&line));
+                tracing::info!("{}", self.error);
+            }
         }
     }
 }

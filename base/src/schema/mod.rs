@@ -8,6 +8,8 @@ pub mod history;
 pub mod name;
 /// Origin of a run that other nodes requested.
 pub mod origin;
+/// Lines of `again-fleet slot --json`.
+pub mod slot;
 /// Output of `again status --json`.
 pub mod status;
 

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixDatagram;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use again_base::layout::{complain, say};
+use again_base::layout::say;
 use again_base::model::{Boottime, Identity, Span};
+use again_base::schema::slot::SlotState;
 use again_base::sys::clock::boottime;
 use again_base::sys::process;
 use again_base::sys::terminal::clean;
@@ -40,7 +41,14 @@ struct Waiting {
     away: Option<(Boottime, String)>,
     /// The last reason that was printed.
     said: String,
-    /// Another terminal for the messages.
+    output: Output,
+}
+
+/// Recipients of the messages.
+struct Output {
+    /// Whether standard output gets lines of JSON.
+    is_json: bool,
+    /// Another terminal.
     terminal: Option<File>,
 }
 
@@ -59,13 +67,25 @@ enum Came {
 /// # Errors
 /// No slot was free in time, or the settings cannot be used.
 pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
+    let end = wait(flags, around, args);
+    if let (true, Err(problem)) = (args.json, &end) {
+        say(&SlotState::Refused(clean(&problem.to_string())).json())?;
+    }
+    end
+}
+
+fn wait(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, Problem> {
+    let mut output = Output {
+        is_json: args.json,
+        terminal: None,
+    };
     let settings = match settings::settings(flags, around) {
         Ok(settings) => settings,
         Err(e) if settings::requires_slots(flags, around) => return Err(e.into()),
         // This run may be the one that fixes the settings, and many nodes may have them.
         Err(e) => {
             sleep(until(boottime() + drawn(PATIENCE + SPREAD)));
-            return Ok(goes_ahead(None, "", &e.0));
+            return Ok(output.goes_ahead("", &e.0));
         }
     };
     let Some(group) = args.group.clone().or(settings.slots_group.clone()) else {
@@ -73,10 +93,11 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
     };
     let run = match above() {
         Err(Problem::Failed(why) | Problem::Unreachable(why)) if !settings.slots_required => {
-            return Ok(goes_ahead(None, "", &why));
+            return Ok(output.goes_ahead("", &why));
         }
         run => run?,
     };
+    output.terminal = terminal_of(run);
     let question = Question::Slot(Wish {
         group: group.clone(),
         limit: settings.slots_limit,
@@ -91,7 +112,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
         since,
         away: Some((since, "the service of this node says nothing".to_owned())),
         said: String::new(),
-        terminal: terminal_of(run),
+        output,
     };
     let path = socket(&settings);
     while boottime() < end {
@@ -112,9 +133,7 @@ pub fn main(flags: &Flags, around: &Surroundings, args: &Slot) -> Result<Exit, P
                 return Ok(Exit::Done);
             }
             Came::Refused(why) if settings.slots_required => return Err(Problem::Failed(why)),
-            Came::Refused(why) => {
-                return Ok(goes_ahead(waiting.terminal.as_ref(), "", &why));
-            }
+            Came::Refused(why) => return Ok(waiting.output.goes_ahead("", &why)),
             Came::Away if waiting.gives_up(settings.slots_required) => {
                 return Ok(waiting.go_ahead());
             }
@@ -149,13 +168,23 @@ fn above() -> Result<Identity, Problem> {
     }
 }
 
-fn goes_ahead(terminal: Option<&File>, how: &str, why: &str) -> Exit {
-    let line = clean(&format!(
-        "again-fleet: the run goes ahead without a slot{how}: {why}"
-    ));
-    complain(&line);
-    tell_also(terminal, &line);
-    Exit::Done
+impl Output {
+    /// Reports a state: on standard output, and in the other places. The run waits even if the
+    /// output cannot be written.
+    fn tell(&self, state: &SlotState) {
+        let line = clean(&format!("again-fleet: {}", state.sentence()));
+        let _ = match self.is_json {
+            true => say(&state.json()),
+            false => say(&line),
+        };
+        tell_also(self.terminal.as_ref(), &line);
+    }
+
+    fn goes_ahead(&self, how: &str, why: &str) -> Exit {
+        let words = clean(&format!("goes ahead without a slot{how}: {why}"));
+        self.tell(&SlotState::Starts(words));
+        Exit::Done
+    }
 }
 
 /// Repeats a line on the terminal of the run and in the system log. Puppet reads the output of its
@@ -238,15 +267,12 @@ impl Waiting {
         self.away = Some((since, why));
     }
 
-    /// Prints the reason for the wait if it has changed. The run waits even if the output cannot be
-    /// written.
+    /// Prints the reason for the wait if it has changed.
     fn say(&mut self, why: &str) {
         if self.said != why {
             why.clone_into(&mut self.said);
-            let group = &self.group;
-            self.tell(&format!(
-                "again-fleet: the run waits for a slot of group '{group}'{why}"
-            ));
+            let words = clean(&format!("waits for a slot of group '{}'{why}", self.group));
+            self.output.tell(&SlotState::Waits(words));
         }
     }
 
@@ -254,16 +280,9 @@ impl Waiting {
         if !self.said.is_empty() {
             let (group, waited) = (&self.group, boottime().since(self.since).nanos());
             let waited = Span::from_secs(waited / 1_000_000_000);
-            self.tell(&format!(
-                "again-fleet: the run has a slot of group '{group}' after {waited}"
-            ));
+            let words = format!("has a slot of group '{group}' after {waited}");
+            self.output.tell(&SlotState::Starts(words));
         }
-    }
-
-    fn tell(&self, line: &str) {
-        let line = clean(line);
-        let _ = say(&line);
-        tell_also(self.terminal.as_ref(), &line);
     }
 
     /// Whether an outage has lasted too long for a run that may go ahead without a slot.
@@ -276,7 +295,7 @@ impl Waiting {
         let pause = drawn(SPREAD);
         let (group, seconds) = (&self.group, pause.nanos() / 1_000_000_000);
         let how = format!(" of group '{group}', {seconds} s from now");
-        let done = goes_ahead(self.terminal.as_ref(), &how, &self.why());
+        let done = self.output.goes_ahead(&how, &self.why());
         sleep(until(boottime() + pause));
         done
     }

@@ -15,15 +15,16 @@ impl Scratch {
     /// follow it.
     pub fn install_slots(&self) {
         let root = self.root();
+        let waits = serde_json::json!({ "waits": WAITS });
         let made = self.run("mkfifo", &[&self.at("answer")]);
         assert_eq!(made.code, Some(0), "{made:?}");
         write_program(
             self.path("bin/again-fleet"),
             &format!(
-                "#!/bin/sh\n[ \"$*\" = slot ] || exit 2\n\
+                "#!/bin/sh\n[ \"$*\" = 'slot --json' ] || exit 2\n\
                  cat /proc/$$/environ > {root}/environ\nls -l /proc/$$/fd > {root}/fds\n\
-                 echo \"again-fleet: the run {WAITS}\"\necho \"$PPID $$\" >> {root}/asked\n\
-                 read -r status words < {root}/answer\n[ -z \"$words\" ] || echo \"again-fleet: $words\" >&2\nexit \"$status\"\n"
+                 cat <<'END'\n{waits}\nEND\necho \"$PPID $$\" >> {root}/asked\n\
+                 read -r status words < {root}/answer\n[ -z \"$words\" ] || echo \"{{\\\"refused\\\": \\\"$words\\\"}}\"\nexit \"$status\"\n"
             ),
         );
     }
